@@ -1,0 +1,1 @@
+"""The `tiltyard` command: one file a verb; composes the apps and starts them."""

@@ -1,0 +1,1 @@
+"""What happened: schema, append-only log, content vault, projections."""

@@ -1,0 +1,1 @@
+"""Exactly which model: manifests, canonical JSON, digests."""
