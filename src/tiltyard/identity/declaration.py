@@ -1,0 +1,33 @@
+"""What a user writes in `tiltyard.toml` to declare a model file and an identity made from it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tiltyard.identity.manifest import DefaultSampling, Frozen
+
+
+class ModelDeclaration(Frozen):
+    """`[models.NAME]`: where a model file comes from."""
+
+    source: str
+    """`pypi:<package>==<version>`, `file:<path>` or `hf:<owner>/<repo>[@<revision>]/<file>`."""
+    sha256: str | None = None
+    """The pinned digest (hex or `sha256:` form); a file with another digest is refused."""
+
+
+class IdentityDeclaration(Frozen):
+    """`[identities.NAME]`: one identity; identities over one model file and quantization share a worker."""
+
+    model: str
+    """A name from `[models]`."""
+    quantization: Literal["as-stored", "q4_0", "q8_0"] = "as-stored"
+    kv_precision: Literal["f16", "int8"] = "f16"
+    chat_template: str = "model"
+    """`model` (the file's own), `off` (turns are joined as plain text) or a path to a Jinja file."""
+    system_prompt: str | None = None
+    """Put in front of a conversation that brings no system message of its own."""
+    sampling: DefaultSampling = DefaultSampling()
+    organization: str = ""
+    license: str = ""
+    description: str = ""

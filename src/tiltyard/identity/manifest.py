@@ -1,0 +1,101 @@
+"""The manifest: everything that makes a model behave as it does, and what only makes it fast.
+
+`Behaviour` can change a token; its digest is what votes attach to. `Deployment` adds what can change
+only speed or cost; latency attaches to its digest. Neither is ever edited: a change is a new identity.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from tiltyard.identity.canonical import Digest, Json, digest_of_json
+
+
+class Frozen(BaseModel):
+    """A value: compared by content, never edited, no unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class DefaultSampling(Frozen):
+    """What applies when a request says nothing; every field can change a token."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    max_tokens: int | None = None
+
+
+class Weights(Frozen):
+    """The bytes of the weights, and how they are served."""
+
+    digest: Digest
+    size_bytes: int
+    format: Literal["gguf"] = "gguf"
+    stored_as: tuple[str, ...]
+    """Tensor types found in the file, most bytes first, such as `("Q4_1", "Q8_0", "F32")`."""
+    served_as: Literal["as-stored", "q4_0", "q8_0"] = "as-stored"
+    """`as-stored`, or the type to which matrices are re-quantized when loaded."""
+
+
+class Engine(Frozen):
+    """Which arithmetic made the tokens."""
+
+    name: str = "tiltyard"
+    numerics: int = 1
+
+
+class Behaviour(Frozen):
+    """The part of a manifest that can change a token."""
+
+    schema_version: Literal[1] = 1
+    weights: Weights
+    architecture: dict[str, int | float | str | bool]
+    tokenizer: Digest
+    chat_template: Digest | None
+    """Digest of the template's bytes; `None` when the chat template is off."""
+    system_prompt: Digest | None = None
+    kv_precision: Literal["f16", "int8"] = "f16"
+    adapters: tuple[Digest, ...] = ()
+    rope_scaling: dict[str, int | float | str] | None = None
+    default_sampling: DefaultSampling = DefaultSampling()
+    safety_filter: Digest | None = None
+    engine: Engine = Engine()
+
+    @cached_property
+    def digest(self) -> Digest:
+        """The behaviour digest."""
+        return digest_of_json(self.to_json())
+
+    def to_json(self) -> Json:
+        """The JSON that is canonicalised and digested."""
+        value: Json = self.model_dump(mode="json")
+        return value
+
+
+class Deployment(Frozen):
+    """What can change only speed or cost."""
+
+    schema_version: Literal[1] = 1
+    behaviour: Digest
+    engine_build: str
+    isa: str
+    threads: int
+    block_tokens: int
+    kv_blocks: int
+    max_batch_tokens: int
+    speculation: str | None = None
+    hardware: str
+
+    @cached_property
+    def digest(self) -> Digest:
+        """The deployment digest."""
+        value: Json = self.model_dump(mode="json")
+        return digest_of_json(value)

@@ -1,0 +1,101 @@
+"""What a worker says beyond the OpenAI protocol: its spec, its status, and the facts of a finished answer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from tiltyard.identity.canonical import Digest
+from tiltyard.identity.declaration import IdentityDeclaration
+from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment
+
+HEADER_GENERATION = "x-tiltyard-generation"
+HEADER_IDENTITY = "x-tiltyard-identity"
+HEADER_TENANT = "x-tiltyard-tenant"
+
+
+class WireModel(BaseModel):
+    """A shape between our own processes; unknown fields are our own mistake and refused."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+
+class WorkerSpec(WireModel):
+    """The JSON file from which `python -m tiltyard.worker SPEC` starts one worker process."""
+
+    worker: str
+    """Name of the worker, such as `smollm2-0`."""
+    host: str = "127.0.0.1"
+    port: int
+    """0 lets the system choose; the worker writes the address it got to `ready_file`."""
+    ready_file: str
+    """Written (atomically) once the worker serves: `{"url": ..., "pid": ..., "load_ms": ...}`."""
+    model_path: str
+    identities: dict[str, IdentityDeclaration]
+    """All share model file, quantization and KV precision."""
+    threads: int
+    isa: str = "auto"
+    kv_memory_bytes: int
+    max_batch_tokens: int = 256
+    max_sequences: int = 64
+    max_queue: int = 256
+    identity_store: str
+    """Root of the content-addressed files; the worker keeps its manifests there."""
+
+
+class IdentityStatus(WireModel):
+    """One identity that a worker serves."""
+
+    name: str
+    behaviour: Digest
+    deployment: Digest
+    behaviour_manifest: Behaviour
+    deployment_manifest: Deployment
+    declaration: IdentityDeclaration
+    max_context_tokens: int
+
+
+class WorkerStatus(WireModel):
+    """`GET /worker`."""
+
+    worker: str
+    state: Literal["loading", "ready", "draining"]
+    identities: tuple[IdentityStatus, ...]
+    unfinished_tokens: int
+    running: int
+    waiting: int
+    kv_blocks_used: int
+    kv_blocks_cached: int
+    kv_blocks_total: int
+    last_step_age_ms: float | None
+
+
+class FinishedChoice(WireModel):
+    """One finished answer in tokens."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: Literal["stop", "length", "cancelled", "failed"]
+    stop_match: str | None = None
+
+
+class FinishedAnswer(WireModel):
+    """The `tiltyard` member of a worker's last stream frame; the gateway takes it out before it answers."""
+
+    identity: str
+    behaviour: Digest
+    deployment: Digest
+    sampling: DefaultSampling
+    seed: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    prompt_token_digest: Digest
+    choices: tuple[FinishedChoice, ...]
+    queue_ms: float
+    prefill_ms: float
+    decode_ms: float
+    time_to_first_token_ms: float | None
+    peak_kv_blocks: int
