@@ -35,7 +35,9 @@ def keys_of(model: type[BaseModel]) -> set[str]:
 
 @pytest.mark.parametrize("key", sorted(keys_of(SettingsFile) | keys_of(DefaultSampling)))
 def test_every_settings_key_is_documented(key: str) -> None:
-    assert re.search(rf"[`.\[]{key}[`.\]]", documented("settings.md")), f"docs/settings.md does not mention {key}"
+    assert re.search(rf"[`.\[]{key}[`.\]]", documented("settings.md")), (
+        f"docs/settings.md does not mention {key}"
+    )
 
 
 @pytest.mark.parametrize("variable", sorted(ENVIRONMENT))

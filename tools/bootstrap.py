@@ -42,7 +42,11 @@ def main(extras: list[str]) -> int:
     environment = compiler_environment()
     target = f"{ROOT}[{','.join(extras)}]"
     pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install"]
-    step(f"installing tiltyard[{','.join(extras)}] and building its native module", [*pip, "-e", target], environment)
+    step(
+        f"installing tiltyard[{','.join(extras)}] and building its native module",
+        [*pip, "-e", target],
+        environment,
+    )
     stamp.write_text(wanted)
     say(f"environment ready in {time.monotonic() - began:.0f} s")
     return 0
@@ -59,14 +63,18 @@ def check_python() -> None:
     except ImportError:
         stop(f"this Python cannot make environments. On Debian: apt-get install python{version}-venv")
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
-        stop(f"Python.h is missing, so nothing native can be built. On Debian: apt-get install python{version}-dev")
+        stop(
+            f"Python.h is missing, so nothing native can be built. On Debian: apt-get install python{version}-dev"
+        )
 
 
 def check_disk() -> None:
     """Refuse to start what the disk cannot hold."""
     free_mb = shutil.disk_usage(ROOT).free // 1_000_000
     if free_mb < MINIMUM_DISK_MB:
-        stop(f"{ROOT} has {free_mb} MB free; the environment needs about {MINIMUM_DISK_MB} MB. Free some and run again")
+        stop(
+            f"{ROOT} has {free_mb} MB free; the environment needs about {MINIMUM_DISK_MB} MB. Free some and run again"
+        )
 
 
 def fingerprint(extras: list[str]) -> str:
@@ -87,8 +95,15 @@ def compiler_environment() -> dict[str, str]:
     if environment.get("CXX") or any(shutil.which(name) for name in ("c++", "g++", "clang++")):
         return environment
     say("no C++ compiler found; taking clang from the PyPI wheel ziglang")
-    step("installing ziglang", [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "ziglang"])
-    for variable, verb, name in (("CC", "cc", "zig-cc"), ("CXX", "c++", "zig-c++"), ("AR", "ar", "zig-ar"), ("RANLIB", "ranlib", "zig-ranlib")):
+    step(
+        "installing ziglang", [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "ziglang"]
+    )
+    for variable, verb, name in (
+        ("CC", "cc", "zig-cc"),
+        ("CXX", "c++", "zig-c++"),
+        ("AR", "ar", "zig-ar"),
+        ("RANLIB", "ranlib", "zig-ranlib"),
+    ):
         script = VENV / "bin" / name
         script.write_text(f'#!/bin/sh\nexec "{PYTHON}" -m ziglang {verb} "$@"\n')
         script.chmod(script.stat().st_mode | stat.S_IXUSR)
@@ -117,8 +132,19 @@ def step(what: str, command: list[str], environment: dict[str, str] | None = Non
     text = "\n".join(lines)
     if "No space left on device" in text:
         stop(f"the disk is full. Free some space and run again (log: {LOG})")
-    if any(sign in text for sign in ("NewConnectionError", "Temporary failure in name resolution", "Could not find a version", "Connection refused", "ConnectTimeoutError")):
-        stop(f"packages could not be fetched: no network, or no package index reachable. Connect and run again (log: {LOG})")
+    if any(
+        sign in text
+        for sign in (
+            "NewConnectionError",
+            "Temporary failure in name resolution",
+            "Could not find a version",
+            "Connection refused",
+            "ConnectTimeoutError",
+        )
+    ):
+        stop(
+            f"packages could not be fetched: no network, or no package index reachable. Connect and run again (log: {LOG})"
+        )
     for line in lines[-25:]:
         print(f"    {line}", file=sys.stderr)
     stop(f"{what} failed; the last lines are above, all of them in {LOG}")
@@ -127,7 +153,14 @@ def step(what: str, command: list[str], environment: dict[str, str] | None = Non
 class Heartbeat:
     """Prints what the running step is doing: each collected package once, and the time every five seconds."""
 
-    SHOWN = ("Collecting ", "Downloading ", "Building ", "Installing collected", "Preparing ", "Getting requirements")
+    SHOWN = (
+        "Collecting ",
+        "Downloading ",
+        "Building ",
+        "Installing collected",
+        "Preparing ",
+        "Getting requirements",
+    )
 
     def __init__(self, began: float) -> None:
         self.began = began

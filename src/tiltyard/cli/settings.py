@@ -151,7 +151,9 @@ def load_settings(path: Path | None = None, *, data_dir: Path | None = None) -> 
     data = data_dir or default_data_dir()
     given = path or (Path(os.environ["TILTYARD_CONFIG"]) if os.environ.get("TILTYARD_CONFIG") else None)
     if given is not None and not given.is_file():
-        raise ConfigurationError(f"{given} does not exist; write it, or leave out --config to use the default")
+        raise ConfigurationError(
+            f"{given} does not exist; write it, or leave out --config to use the default"
+        )
     found = given or next((p for p in (Path(FILE_NAME), data / FILE_NAME) if p.is_file()), None)
     if found is None:
         text = resources.files("tiltyard.cli").joinpath("default.toml").read_text(encoding="utf-8")
