@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from tiltyard.errors import InvalidRequest
 from tiltyard.models.template import ChatTemplate, PlainTemplate
 from tiltyard.models.tokenizer import Tokenizer
 
@@ -89,7 +90,10 @@ def _break(token: str, stand_ins: Mapping[str, str]) -> str:
 
 def _stand_ins(edges: set[str], rendered: str) -> dict[str, str]:
     """Give each edge character a private-use character that occurs neither in messages nor template output."""
-    unused = (chr(code) for code in PRIVATE_USE if chr(code) not in rendered and chr(code) not in edges)
+    taken = edges | set(rendered)
+    unused = [chr(code) for code in PRIVATE_USE if chr(code) not in taken]
+    if len(unused) < len(edges):
+        raise InvalidRequest("the messages use up the private-use characters; leave some out", param="messages")
     return dict(zip(sorted(edges), unused, strict=False))
 
 
