@@ -62,7 +62,7 @@ def load_native(
             info = gguf.tensors[name]
             # Norms stay as they are: re-quantizing concerns matrices.
             target = REQUANTIZED[quantization] if len(shape) == 2 else None
-        model.set_tensor(name, info.ggml_type, gguf.tensor_data(name), target)
+            model.set_tensor(name, info.ggml_type, gguf.tensor_data(name), target)
             done += info.size_bytes
             if progress is not None:
                 progress(done, total)
