@@ -240,7 +240,7 @@ class Verification:
     def _check_contents(self, data: EventData, seal: int, sequence: int) -> None:
         if self._read_content is None:
             return
-        for ref in content_refs(data):
+        for _, ref in content_refs_of(data):
             try:
                 self._read_content(ref)
             except ContentMissing as missing:
@@ -287,6 +287,6 @@ class Verification:
             sequence = page[-1]["sequence"]
 
 
-def content_refs(data: EventData) -> list[ContentRef]:
-    """Return the words that an event names."""
-    return [value for _, value in data if isinstance(value, ContentRef)]
+def content_refs_of(data: EventData) -> list[tuple[str, ContentRef]]:
+    """Return the words that an event names, each with the name of its field."""
+    return [(name, value) for name, value in data if isinstance(value, ContentRef)]
