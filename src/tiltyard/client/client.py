@@ -120,7 +120,7 @@ class AnswerStream:
             raise error_from_transport(error, self._url) from error
         if not done:
             raise UpstreamFailed(
-                f"{self._url} ended the stream without its last frame; the answer is not complete. Ask again.",
+                f"{self._url} ended the stream without its last frame; the answer is cut. Ask again.",
                 code="stream_cut",
             )
 
