@@ -35,7 +35,9 @@ class ToyModel:
         self.calls.append(len(tokens))
         blocks = tables[sequences, positions // BLOCK_TOKENS]
         slots = positions % BLOCK_TOKENS
-        assert len(set(zip(blocks.tolist(), slots.tolist(), strict=True))) == len(tokens), "two writers of one slot"
+        assert len(set(zip(blocks.tolist(), slots.tolist(), strict=True))) == len(tokens), (
+            "two writers of one slot"
+        )
         self.kv[blocks, slots, 0] = positions
         self.kv[blocks, slots, 1] = tokens
         for row, index in enumerate(output_rows.tolist()):
@@ -48,7 +50,9 @@ def toy_logits(seen: NDArray[np.int64]) -> NDArray[np.float32]:
     """`seen`: (positions, 2) of position and token."""
     state = np.uint64(1469598103934665603)
     with np.errstate(over="ignore"):
-        weights = (np.arange(len(seen), dtype=np.uint64) * np.uint64(2) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        weights = (np.arange(len(seen), dtype=np.uint64) * np.uint64(2) + np.uint64(1)) * np.uint64(
+            0x9E3779B97F4A7C15
+        )
         mixed = (seen[:, 0].astype(np.uint64) * np.uint64(1000003) + seen[:, 1].astype(np.uint64)) * weights
         state ^= mixed.sum(dtype=np.uint64)
         values = (np.arange(1, VOCABULARY + 1, dtype=np.uint64) * state) >> np.uint64(40)

@@ -51,7 +51,9 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for name in ("kv_blocks", "max_batch_tokens", "max_sequences", "vocab_size", "max_context"):
             if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}; it must be at least 1", param=name)
+                raise ConfigurationError(
+                    f"{name} is {getattr(self, name)}; it must be at least 1", param=name
+                )
         if self.max_sequences > self.max_batch_tokens:
             raise ConfigurationError(
                 f"max_sequences ({self.max_sequences}) is more than max_batch_tokens ({self.max_batch_tokens}): "
@@ -93,7 +95,9 @@ class Engine:
         if not request.prompt:
             raise InvalidRequest("the prompt has no tokens; send at least one", param="prompt")
         if request.max_tokens < 1:
-            raise InvalidRequest(f"max_tokens is {request.max_tokens}; ask for at least 1", param="max_tokens")
+            raise InvalidRequest(
+                f"max_tokens is {request.max_tokens}; ask for at least 1", param="max_tokens"
+            )
         if not all(0 <= token < config.vocab_size for token in request.prompt):
             bad = next(t for t in request.prompt if not 0 <= t < config.vocab_size)
             raise InvalidRequest(
@@ -184,7 +188,9 @@ class Engine:
                 raise BlockAccountingError(f"{sequence.request.request_id}: table and tree path differ")
         if any(s.blocks or s.path or s.computed for s in scheduler.waiting):
             raise BlockAccountingError("a waiting request holds blocks")
-        if {id(s) for s in self._requests.values()} != {id(s) for s in (*scheduler.running, *scheduler.waiting)}:
+        if {id(s) for s in self._requests.values()} != {
+            id(s) for s in (*scheduler.running, *scheduler.waiting)
+        }:
             raise BlockAccountingError("a request is neither running nor waiting, or both")
 
     def _run(self, plan: Plan) -> tuple[list[RunningSequence], NDArray[np.float32]]:

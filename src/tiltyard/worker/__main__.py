@@ -84,7 +84,9 @@ async def serve(spec: WorkerSpec) -> int:
         stopped = asyncio.create_task(stopping.wait())
         await asyncio.wait({loading, stopped, serving}, return_when=asyncio.FIRST_COMPLETED)
         if not loading.done():
-            os._exit(0)  # told to stop in mid-load: nothing was promised to anybody, and the thread cannot be stopped
+            os._exit(
+                0
+            )  # told to stop in mid-load: nothing was promised to anybody, and the thread cannot be stopped
         host = await loading
         service = WorkerService(spec.worker, host, max_queue=spec.max_queue)
         service.on_idle = stopping.set

@@ -80,7 +80,8 @@ class ScoredToken(NamedTuple):
     """Characters of the answer before this token."""
 
 
-class Update(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Update:
     """What one token changed for the reader."""
 
     index: int
@@ -96,7 +97,9 @@ class Update(NamedTuple):
 class Choice:
     """One of the `n` answers."""
 
-    def __init__(self, index: int, request: EngineRequest, spelling: TokenSpelling, stop: Sequence[str]) -> None:
+    def __init__(
+        self, index: int, request: EngineRequest, spelling: TokenSpelling, stop: Sequence[str]
+    ) -> None:
         self.index = index
         self.request = request
         self.token_ids: list[int] = []
@@ -145,7 +148,14 @@ class Choice:
         if not (text or scored or over):
             return None
         first, self._begun = not self._begun, True
-        return Update(self.index, text, scored, self.finish_reason, first, cancel)
+        return Update(
+            index=self.index,
+            text=text,
+            scored=scored,
+            finish_reason=self.finish_reason,
+            first=first,
+            cancel=cancel,
+        )
 
     def _score(self, token: EmittedToken, logprob: float, offset: int) -> ScoredToken:
         spell = self._spelling.token_bytes
@@ -159,7 +169,8 @@ class Answer:
     def __init__(self, plan: AnswerPlan, spelling: TokenSpelling, *, submitted_s: float) -> None:
         self.plan = plan
         self.choices = tuple(
-            Choice(index, request, spelling, plan.stop) for index, request in enumerate(plan.engine_requests())
+            Choice(index, request, spelling, plan.stop)
+            for index, request in enumerate(plan.engine_requests())
         )
         self.cached_tokens: int | None = None
         self.submitted_s = submitted_s

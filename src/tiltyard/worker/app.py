@@ -86,7 +86,10 @@ class WorkerDoors:
                 "object": "model",
                 "created": 0,
                 "owned_by": identity.declaration.organization or "tiltyard",
-                "tiltyard": {"behaviour": identity.behaviour_digest, "deployment": identity.deployment.digest},
+                "tiltyard": {
+                    "behaviour": identity.behaviour_digest,
+                    "deployment": identity.deployment.digest,
+                },
             }
             for identity in self._loaded().host.identities.values()
         ]
@@ -169,7 +172,7 @@ class AnswerResponse(Response):
         live, started = self._live, False
         while (data := await live.frames()) is not None:
             if not started:
-                await send({"type": "http.response.start", "status": 200, "headers": self._headers()})
+                await send({"type": "http.response.start", "status": 200, "headers": self._head()})
                 started = True
             await send({"type": "http.response.body", "body": data, "more_body": True})
         if live.abandoned:
@@ -178,7 +181,7 @@ class AnswerResponse(Response):
             raise live.failure
         await send({"type": "http.response.body", "body": b""})
 
-    def _headers(self) -> list[tuple[bytes, bytes]]:
+    def _head(self) -> list[tuple[bytes, bytes]]:
         plan = self._live.answer.plan
         return [
             (b"content-type", b"text/event-stream; charset=utf-8" if self._stream else b"application/json"),
@@ -203,7 +206,9 @@ def _plan(
     top_logprobs: int | None,
 ) -> AnswerPlan:
     if body.seed is None:
-        raise InvalidRequest("a worker needs a seed; the gateway draws one when the client sends none", param="seed")
+        raise InvalidRequest(
+            "a worker needs a seed; the gateway draws one when the client sends none", param="seed"
+        )
     return host.plan(
         identity,
         prompt,

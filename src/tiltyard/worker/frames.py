@@ -61,7 +61,13 @@ class Framing(ABC):
         ]
         facts = self._answer.outcome().model_dump(mode="json")
         return orjson.dumps(
-            {**self._head, "object": self.whole_object, "choices": choices, "usage": self._usage(), "tiltyard": facts}
+            {
+                **self._head,
+                "object": self.whole_object,
+                "choices": choices,
+                "usage": self._usage(),
+                "tiltyard": facts,
+            }
         )
 
     @property
@@ -115,7 +121,10 @@ class CompletionFraming(Framing):
         }
 
     def _whole_choice(self, index: int, text: str) -> dict[str, object]:
-        return {"text": text, "logprobs": completion_logprobs(self._scored[index]) if self._wants_scores else None}
+        return {
+            "text": text,
+            "logprobs": completion_logprobs(self._scored[index]) if self._wants_scores else None,
+        }
 
 
 def chat_logprobs(scored: Sequence[ScoredToken]) -> ChatLogprobs:
@@ -126,7 +135,8 @@ def chat_logprobs(scored: Sequence[ScoredToken]) -> ChatLogprobs:
             "logprob": s.logprob,
             "bytes": list(s.spelling),
             "top_logprobs": [
-                {"token": _readable(spelling), "logprob": value, "bytes": list(spelling)} for spelling, value in s.top
+                {"token": _readable(spelling), "logprob": value, "bytes": list(spelling)}
+                for spelling, value in s.top
             ],
         }
         for s in scored

@@ -17,13 +17,14 @@ from tiltyard.identity.store import IdentityStore
 from tiltyard.kernels import BLOCK_TOKENS, NativeModel, choose_isa
 from tiltyard.models.gguf import GgufFile
 from tiltyard.models.load import load_native
+from tiltyard.models.prompt import prompt_ids
 from tiltyard.models.resolve import ResolvedIdentity, render_prompt, resolve
 from tiltyard.models.tokenizer import Tokenizer
 from tiltyard.wire.worker import IdentityStatus
 from tiltyard.worker.answer import AnswerPlan
 
 Progress = Callable[[int, int], None]
-"""`(tensors packed, tensors in all)`."""
+"""`(bytes packed, bytes in all)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,9 @@ class ModelHost:
         """Find an identity by name; raises `NotFound`."""
         if (identity := self.identities.get(name)) is None:
             known = ", ".join(sorted(self.identities))
-            raise NotFound(f"model {name!r} is not served here; known: {known}", param="model", code="model_not_found")
+            raise NotFound(
+                f"model {name!r} is not served here; known: {known}", param="model", code="model_not_found"
+            )
         return identity
 
     def encode_chat(self, identity: ServedIdentity, messages: Sequence[Mapping[str, object]]) -> list[int]:
@@ -116,10 +119,7 @@ class ModelHost:
         """A plain prompt to tokens; token ids stay as they are."""
         if not isinstance(prompt, str):
             return list(prompt)
-        tokens = self.tokenizer.encode(prompt, special=True)
-        if self.tokenizer.add_bos and self.tokenizer.bos_id is not None:
-            return [self.tokenizer.bos_id, *tokens]
-        return tokens
+        return prompt_ids(self.tokenizer, prompt, special=True)
 
     def plan(self, identity: ServedIdentity, prompt: Sequence[int], request: AnswerRequest) -> AnswerPlan:
         """Fix everything that decides the answer; raises `ContextTooLong` or `InvalidRequest` if it cannot run.
@@ -185,9 +185,8 @@ def load_host(
             isa=choose_isa(settings.isa),
             progress=progress,
         )
-    bytes_a_block = kv_block_bytes(
-        architecture.n_layers, architecture.n_kv_heads, architecture.head_dim, first.kv_precision
-    )
+    native.allocate_kv(1, first.kv_precision)  # to learn the size of a block
+    bytes_a_block = native.kv_bytes_per_block
     blocks = settings.kv_memory_bytes // bytes_a_block
     if blocks < 1:
         raise ConfigurationError(
@@ -216,12 +215,6 @@ def load_host(
             store.put_manifest(identity.resolved.behaviour)
             store.put_manifest(identity.deployment)
     return ModelHost(native=native, tokenizer=tokenizer, identities=served, config=config)
-
-
-def kv_block_bytes(n_layers: int, n_kv_heads: int, head_dim: int, precision: str) -> int:
-    """Bytes of one KV block, all layers, keys and values; int8 adds one f32 scale a token, head and side."""
-    a_token_and_head = 2 * head_dim if precision == "f16" else head_dim + 4
-    return 2 * n_layers * n_kv_heads * BLOCK_TOKENS * a_token_and_head
 
 
 def hardware_name() -> str:

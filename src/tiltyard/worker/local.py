@@ -108,11 +108,12 @@ class LocalModel:
     def _run(self, answer: Answer) -> None:
         engine = self.host.engine
         while not answer.finished:
+            started_s = time.perf_counter()
             result = engine.step()
-            now_s = time.perf_counter()
+            ended_s = time.perf_counter()
             for request_id in result.admitted:
-                answer.admit(request_id, now_s)
+                answer.admit(request_id, started_s)
             for token in result.emitted:
-                update = answer.accept(token, now_s)
+                update = answer.accept(token, ended_s)
                 if update is not None and update.cancel:
                     engine.cancel(token.request_id)

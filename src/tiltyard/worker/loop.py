@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 from tiltyard.engine.engine import Engine
-from tiltyard.engine.request import EngineCounters, EngineRequest, StepResult
+from tiltyard.engine.request import EngineRequest, StepResult
 
 IDLE_S = 1.0
 """An idle thread looks around this often, which shows that it is alive."""
@@ -30,8 +30,6 @@ class EngineState:
     """When the thread last finished a step or looked around idly (`time.perf_counter`)."""
     tokens_per_s: float = 0.0
     """Smoothed speed: tokens run a second, prefill and decode together."""
-    counters: EngineCounters = EngineCounters()
-    """Live counters: read only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ class EngineLoop:
         self._clock = clock
         self._commands: SimpleQueue[Command] = SimpleQueue()
         self._speed = 0.0
-        self.state = EngineState(seen_s=clock(), counters=engine.counters)
+        self.state = EngineState(seen_s=clock())
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -146,5 +144,4 @@ class EngineLoop:
             idle=not engine.has_work,
             seen_s=self._clock(),
             tokens_per_s=self._speed,
-            counters=engine.counters,
         )

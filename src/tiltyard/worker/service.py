@@ -87,7 +87,7 @@ class WorkerService:
     def __init__(self, worker: str, host: ModelHost, *, max_queue: int) -> None:
         self.worker = worker
         self.host = host
-        self.metrics = WorkerMetrics(worker, host.config.kv_blocks)
+        self.metrics = WorkerMetrics(worker, host.config.kv_blocks, host.engine.counters)
         self.draining = False
         self.dead = False
         self.warmed = False
