@@ -51,7 +51,7 @@ def bootstrap(
 ) -> BootstrapIntervals:
     """Draw `resamples` times with NumPy's PCG64 from `seed`, and refit each draw.
 
-    The same votes, seed and count give the same intervals. Raises `InvalidRequest` for fewer than two resamples.
+    The same votes, seed and count give the same intervals; fewer than two resamples raise `InvalidRequest`.
     """
     if resamples < 2:
         raise InvalidRequest(f"resamples is {resamples}; an interval needs 2 or more.", param="resamples")

@@ -49,7 +49,7 @@ CENTRE: Final = 1000.0
 """Mean rating of a connected part when there is no anchor."""
 
 Unbounded: TypeAlias = Literal["undefeated", "winless", "separated"]
-"""Why votes alone give no finite rating: no loss and no tie, no win and no tie, or part of a group that is."""
+"""Why votes alone give no finite rating: never lost or tied, never won or tied, or in a group that is so."""
 
 _MAX_ITERATIONS = 100
 _STEP_TOLERANCE = 1e-11  # theta; 2e-9 rating points
@@ -70,7 +70,7 @@ class Ratings:
     votes: NDArray[np.int64]
     """Votes that bear on each model under the policy for both bad."""
     components: tuple[tuple[str, ...], ...]
-    """Connected parts, most votes first; ratings compare only within one. Models without votes are in none."""
+    """Connected parts, most votes first; ratings compare only within one. A model without votes is in none."""
     component: NDArray[np.intp]
     """Position in `components` of each model's part, -1 without votes."""
     converged: bool
@@ -282,7 +282,7 @@ def score_variances(scores: Scores, theta: NDArray[np.float64]) -> NDArray[np.fl
 def sandwich(
     scores: Scores, projector: NDArray[np.float64], theta: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return V in units of theta squared, `(models, models)`, and which models lean on the model's variance."""
+    """Return V in theta squared, `(models, models)`, and which models lean on the model's variance."""
     size, p = len(theta), _win(scores, theta)
     squared = scores.weight**2
     observed = squared * score_variances(scores, theta)
@@ -310,7 +310,8 @@ def _laplacian(size: int, scores: Scores, values: NDArray[np.float64]) -> NDArra
     # sum of values * x x', x = e_first - e_second
     upper = np.bincount(scores.first * size + scores.second, values, size * size).reshape(size, size)
     both = upper + upper.T
-    return np.diag(both.sum(axis=1)) - both
+    laplacian: NDArray[np.float64] = np.diag(both.sum(axis=1)) - both
+    return laplacian
 
 
 def _win(scores: Scores, theta: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tiltyard.errors import InvalidRequest
 from tiltyard.identity.canonical import Digest, digest_of_json
-from tiltyard.rating.outcomes import A, B, BOTH_BAD, FILE_LABELS, TIE, Outcome, encode
+from tiltyard.rating.outcomes import BOTH_BAD, FILE_LABELS, TIE, A, B, Outcome, encode
 
 BothBad: TypeAlias = Literal["tie", "drop"]
 """What "both bad" says about a pair: half a win each (the boards' custom), or nothing."""
@@ -118,7 +118,8 @@ class PairCounts:
         if (selves := links[:, 0] == links[:, 1]).any():
             name = models[int(links[np.argmax(selves), 0])]
             raise InvalidRequest(
-                f"{int(selves.sum()):,} rows set {name!r} against itself; such a vote compares nothing. Remove them.",
+                f"{int(selves.sum()):,} rows set {name!r} against itself; such a vote compares nothing. "
+                "Remove them.",
                 param="model_b",
             )
         order = sorted(range(size), key=models.__getitem__)
@@ -153,7 +154,7 @@ class PairCounts:
     def votes_used(self, both_bad: BothBad) -> NDArray[np.int64]:
         """Votes that bear on each model's rating under the policy; shape `(models,)`."""
         tally = self.tally
-        used = tally.sum(axis=1)
+        used: NDArray[np.int64] = tally.sum(axis=1)
         return used if both_bad == "tie" else used - tally[:, BOTH_BAD]
 
     @cached_property

@@ -65,7 +65,7 @@ def _refusal(labels: Sequence[str], unknown: set[str], vocabulary: Mapping[str, 
     listed = ", ".join(f"{label!r} ({count:,} times)" for label, count in counts.most_common(5))
     more = f" and {len(counts) - 5} more" if len(counts) > 5 else ""
     return (
-        f"{counts.total():,} of {len(labels):,} votes have an outcome that means nothing here: {listed}{more}; "
-        f"the first is vote {first + 1:,}. Known outcomes: {', '.join(sorted(vocabulary))}. "
+        f"{counts.total():,} of {len(labels):,} votes have an outcome that means nothing here: "
+        f"{listed}{more}; the first is vote {first + 1:,}. Known outcomes: {', '.join(sorted(vocabulary))}. "
         "Remove or relabel those votes; they are not counted as ties."
     )

@@ -22,7 +22,7 @@ class RankRange(NamedTuple):
 def ranks_by_intervals(lower: NDArray[np.float64], upper: NDArray[np.float64]) -> RankRange:
     """Rank by separate intervals, the rule of the public boards.
 
-    `best = 1 + #{m': lower(m') > upper(m)}` is the rank that is shown; `worst = #{m': upper(m') >= lower(m)}`,
+    `best = 1 + #{m': lower(m') > upper(m)}` is the rank that is shown. `worst = #{m': upper(m') >= lower(m)}`,
     the model itself included, is the last place that its interval leaves open.
 
     >>> ranks_by_intervals(np.array([9.0, 8.0, 1.0]), np.array([11.0, 10.0, 2.0])).best.tolist()
