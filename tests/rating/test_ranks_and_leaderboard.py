@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tiltyard.errors import InvalidRequest
 from tiltyard.rating.bradley_terry import fit
 from tiltyard.rating.counts import PairCounts
-from tiltyard.rating.entrants import Entrant, entrants_of
 from tiltyard.rating.leaderboard import Evidence, Leaderboard, make_leaderboard
 from tiltyard.rating.ranks import ranks_by_differences, ranks_by_intervals
+from tiltyard.rating.rated_models import RatedModel, rated_models
 
 EVIDENCE = Evidence(ruleset="every-vote/1")
 TRIANGLE = PairCounts.from_pairs(
@@ -67,7 +67,7 @@ def test_74_of_129_real_models_change_rank_when_differences_are_tested(arena_cou
 def test_rows_carry_rank_range_interval_and_counts() -> None:
     result = board()
     first = result.rows[0]
-    assert [row.entrant.name for row in result.rows] == ["x", "y", "z"]
+    assert [row.model.name for row in result.rows] == ["x", "y", "z"]
     assert (first.rank, first.status, first.notes) == (1, "ranked", ())
     assert (first.wins, first.losses, first.ties, first.both_bad, first.votes) == (68, 21, 10, 5, 104)
     assert first.lower is not None
@@ -80,20 +80,20 @@ def test_rows_carry_rank_range_interval_and_counts() -> None:
 
 def test_a_model_with_too_few_votes_says_so_instead_of_a_rank() -> None:
     result = board(minimum_votes=80)
-    shown = {row.entrant.name: row for row in result.rows}
+    shown = {row.model.name: row for row in result.rows}
     assert shown["z"].rank is None
     assert shown["z"].status == "provisional"
     assert shown["z"].votes_needed == 80 - 73
     assert shown["z"].notes == ("needs 7 more votes",)
     assert shown["z"].rating is not None  # its votes still count in the fit
     assert (shown["x"].rank, shown["y"].rank) == (1, 2)  # and it pushes nobody down
-    assert result.rows[-1].entrant.name == "z"
+    assert result.rows[-1].model.name == "z"
 
 
-def test_an_entrant_without_votes_has_a_row_without_numbers() -> None:
-    result = board(entrants=[Entrant("new", "newcomer", license="MIT")])
+def test_a_model_without_votes_has_a_row_without_numbers() -> None:
+    result = board(models=[RatedModel("new", "newcomer", license="MIT")])
     row = result.rows[-1]
-    assert row.entrant.name == "newcomer"
+    assert row.model.name == "newcomer"
     assert (row.rank, row.rating, row.lower, row.votes) == (None, None, None, 0)
     assert row.notes == ("needs 10 more votes",)
 
@@ -108,7 +108,7 @@ def test_minimum_counts_only_votes_that_bear_on_the_rating() -> None:
 
 def test_models_outside_the_main_group_have_no_rating_and_say_why() -> None:
     counts = PairCounts.from_pairs(["a", "b", "c", "d"], [[0, 1], [2, 3]], [[30, 20, 0, 0], [12, 9, 0, 0]])
-    shown = {row.entrant.name: row for row in board(counts).rows}
+    shown = {row.model.name: row for row in board(counts).rows}
     assert shown["c"].status == "unconnected"
     assert (shown["c"].rank, shown["c"].rating) == (None, None)
     assert "no chain of votes connects it" in shown["c"].notes[0]
@@ -118,7 +118,7 @@ def test_models_outside_the_main_group_have_no_rating_and_say_why() -> None:
 
 def test_an_undefeated_model_is_marked() -> None:
     counts = PairCounts.from_pairs(["x", "y", "z"], [[0, 1], [1, 2]], [[20, 0, 0, 0], [9, 8, 1, 0]])
-    shown = {row.entrant.name: row for row in board(counts).rows}
+    shown = {row.model.name: row for row in board(counts).rows}
     assert "never lost or tied" in shown["x"].notes[0]
     assert shown["x"].rank == 1
     assert shown["y"].notes == ()
@@ -126,7 +126,7 @@ def test_an_undefeated_model_is_marked() -> None:
 
 def test_the_digest_names_numbers_and_settings_and_not_names() -> None:
     assert board().digest == board().digest
-    renamed = board(entrants=[Entrant("x", "another name", organization="someone")])
+    renamed = board(models=[RatedModel("x", "another name", organization="someone")])
     assert renamed.digest == board().digest
     one_more = TRIANGLE.counts.copy()
     one_more[0, 0] += 1
@@ -179,7 +179,7 @@ class Registered:
 
 
 def test_a_name_given_to_another_behaviour_supersedes_the_earlier_one() -> None:
-    entrants = entrants_of(
+    found = rated_models(
         [
             Registered("chat", "sha256:1", Declared("Lab", "MIT", "first")),
             Registered("chat", "sha256:2", Declared("Lab", "MIT", "second")),
@@ -187,9 +187,9 @@ def test_a_name_given_to_another_behaviour_supersedes_the_earlier_one() -> None:
             Registered("alias", "sha256:3"),
         ]
     )
-    assert [(e.name, e.behaviour, e.superseded) for e in entrants] == [
+    assert [(e.name, e.behaviour, e.superseded) for e in found] == [
         ("chat", "sha256:1", True),
         ("chat", "sha256:2", False),
         ("alias", "sha256:3", False),
     ]
-    assert entrants[0].description == "first"
+    assert found[0].description == "first"

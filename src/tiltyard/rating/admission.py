@@ -79,6 +79,8 @@ class Admitted:
     first_sequence: int
     """Log position of the first vote that counts; 0 without votes."""
     last_sequence: int
+    last_time_us: int
+    """When the latest of them was cast; 0 without votes."""
     excluded: Mapping[str, int]
     """Votes left out by the ruleset, by reason; votes outside the window are not among them."""
     ruleset: str = RULESET
@@ -104,5 +106,6 @@ def admit(votes: Iterable[VoteLike], *, window: Window, now_us: int) -> Admitted
         ),
         first_sequence=min(sequences, default=0),
         last_sequence=max(sequences, default=0),
+        last_time_us=max((vote.time_us for vote in counted), default=0),
         excluded=excluded,
     )

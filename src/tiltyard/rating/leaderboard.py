@@ -17,8 +17,8 @@ from tiltyard.errors import InvalidRequest
 from tiltyard.identity.canonical import Digest, Json, digest_of_json
 from tiltyard.rating.bradley_terry import METHOD, Ratings, fit
 from tiltyard.rating.counts import BothBad, PairCounts
-from tiltyard.rating.entrants import Entrant
 from tiltyard.rating.ranks import ranks_by_differences, ranks_by_intervals
+from tiltyard.rating.rated_models import RatedModel
 
 Status: TypeAlias = Literal["ranked", "provisional", "unconnected"]
 """With a rank; with too few votes for one; with votes that no chain connects to the main group."""
@@ -32,7 +32,7 @@ rounding of any machine's linear algebra and far below any interval."""
 class LeaderboardRow:
     """One model."""
 
-    entrant: Entrant
+    model: RatedModel
     status: Status
     rank: int | None
     """1 + how many ranked models have a lower bound above this one's upper bound."""
@@ -62,14 +62,14 @@ class LeaderboardRow:
 
     def to_json(self) -> dict[str, Json]:
         """Return the row as the API shows it."""
-        entrant = self.entrant
+        model = self.model
         return {
             "rank": self.rank,
             "rank_worst": self.rank_worst,
             "rank_by_differences": self.rank_by_differences,
             "status": self.status,
-            "model": entrant.model,
-            "name": entrant.name,
+            "model": model.key,
+            "name": model.name,
             "rating": self.rating,
             "lower": self.lower,
             "upper": self.upper,
@@ -80,11 +80,11 @@ class LeaderboardRow:
             "both_bad": self.both_bad,
             "votes_needed": self.votes_needed,
             "notes": list(self.notes),
-            "organization": entrant.organization,
-            "license": entrant.license,
-            "description": entrant.description,
-            "behaviour": entrant.behaviour,
-            "superseded": entrant.superseded,
+            "organization": model.organization,
+            "license": model.license,
+            "description": model.description,
+            "behaviour": model.behaviour,
+            "superseded": model.superseded,
         }
 
 
@@ -133,7 +133,7 @@ class Leaderboard:
                 "counts": self.counts.digest,
                 "rows": [
                     [
-                        row.entrant.model,
+                        row.model.key,
                         row.status,
                         row.rank,
                         row.rank_worst,
@@ -143,7 +143,7 @@ class Leaderboard:
                         row.upper,
                         row.votes,
                     ]
-                    for row in sorted(self.rows, key=lambda row: row.entrant.model)
+                    for row in sorted(self.rows, key=lambda row: row.model.key)
                 ],
             }
         )
@@ -196,7 +196,7 @@ class Leaderboard:
 def make_leaderboard(
     counts: PairCounts,
     *,
-    entrants: Iterable[Entrant] = (),
+    models: Iterable[RatedModel] = (),
     evidence: Evidence,
     minimum_votes: int,
     both_bad: BothBad = "tie",
@@ -205,13 +205,13 @@ def make_leaderboard(
 ) -> Leaderboard:
     """Rate the votes and rank the models that have at least `minimum_votes`.
 
-    An entrant without votes gets a row that says so; a model with votes and no entrant is shown under the key
-    of its votes. Provisional models take part in the fit (their votes are evidence about the others) but
+    A model of `models` without votes gets a row that says so; a key with votes that `models` does not know is
+    its own name. Provisional models take part in the fit (their votes are evidence about the others) but
     push nobody down. Raises `InvalidRequest` naming `minimum_votes`, or as `fit` does.
     """
     if minimum_votes < 1:
         raise InvalidRequest(f"minimum_votes is {minimum_votes}; it starts at 1.", param="minimum_votes")
-    known = {entrant.model: entrant for entrant in entrants}
+    known = {model.key: model for model in models}
     counts = counts.with_models(known)
     ratings = fit(counts, both_bad=both_bad, anchor=anchor, confidence=confidence)
     statuses = _statuses(ratings, minimum_votes)
@@ -229,14 +229,14 @@ def make_leaderboard(
         )
     )
     rows = []
-    for node, (model, status) in enumerate(zip(counts.models, statuses, strict=True)):
+    for node, (key, status) in enumerate(zip(counts.models, statuses, strict=True)):
         rank, worst, by_differences = next(places) if status == "ranked" else (None, None, None)
         shown = status != "unconnected" and int(ratings.component[node]) == 0
         votes = int(ratings.votes[node])
         wins, losses, ties, bad = counts.tally[node].tolist()
         rows.append(
             LeaderboardRow(
-                entrant=known.get(model) or Entrant(model=model, name=model),
+                model=known.get(key) or RatedModel(key=key, name=key),
                 status=status,
                 rank=rank,
                 rank_worst=worst,
@@ -292,7 +292,7 @@ def _notes(ratings: Ratings, node: int, minimum_votes: int) -> tuple[str, ...]:
 def _order(row: LeaderboardRow) -> tuple[int, int, float, str]:
     group = ("ranked", "provisional", "unconnected").index(row.status)
     rating = -np.inf if row.rating is None else row.rating
-    return group, row.rank or 0, -float(rating), row.entrant.name
+    return group, row.rank or 0, -float(rating), row.model.name
 
 
 __all__ = ["DECIMALS", "METHOD", "Evidence", "Leaderboard", "LeaderboardRow", "Status", "make_leaderboard"]

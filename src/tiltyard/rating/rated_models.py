@@ -40,10 +40,10 @@ class IdentityLike(Protocol):
 
 
 @dataclass(frozen=True)
-class Entrant:
+class RatedModel:
     """One model as votes know it."""
 
-    model: str
+    key: str
     """Key of its votes: a behaviour digest, or the name that an imported votes file uses."""
     name: str
     organization: str = ""
@@ -55,10 +55,10 @@ class Entrant:
     """Its name was later given to another behaviour."""
 
 
-def entrants_of(identities: Iterable[IdentityLike]) -> list[Entrant]:
+def rated_models(identities: Iterable[IdentityLike]) -> list[RatedModel]:
     """Name each behaviour by its latest registration; `identities` come in the order of their registration.
 
-    Two identities with one behaviour are one entrant, named after the later.
+    Two identities with one behaviour are one model, named after the later.
     """
     holder: dict[str, str] = {}  # name -> behaviour that it means now
     latest: dict[str, IdentityLike] = {}
@@ -66,8 +66,8 @@ def entrants_of(identities: Iterable[IdentityLike]) -> list[Entrant]:
         holder[identity.name] = identity.behaviour
         latest[identity.behaviour] = identity
     return [
-        Entrant(
-            model=behaviour,
+        RatedModel(
+            key=behaviour,
             name=identity.name,
             organization=identity.declaration.organization,
             license=identity.declaration.license,
