@@ -37,7 +37,9 @@ def asset(name: str) -> str:
     return f"/static/{name}?v={hashlib.sha256(content).hexdigest()[:12]}"
 
 
-def render(name: str, *, status: int = 200, headers: dict[str, str] | None = None, **context: object) -> HTMLResponse:
+def render(
+    name: str, *, status: int = 200, headers: dict[str, str] | None = None, **context: object
+) -> HTMLResponse:
     """Render `templates/<name>` with `context`; the page is never stored by caches."""
     html = environment().get_template(name).render(**context)
     return HTMLResponse(html, status_code=status, headers={"cache-control": "no-store", **(headers or {})})
