@@ -44,7 +44,9 @@ class LlamaArchitecture:
         n_kv_heads = fields.size("llama.attention.head_count_kv", default=n_heads)
         head_dim = fields.size("llama.attention.key_length", default=max(1, dim // n_heads))
         if n_heads % n_kv_heads:
-            raise ModelRejected(f"{gguf.path}: {n_heads} heads do not divide into {n_kv_heads} key-value heads")
+            raise ModelRejected(
+                f"{gguf.path}: {n_heads} heads do not divide into {n_kv_heads} key-value heads"
+            )
         if fields.size("llama.attention.value_length", default=head_dim) != head_dim:
             raise ModelRejected(f"{gguf.path}: keys and values of different lengths are not supported")
         rope_dim = fields.size("llama.rope.dimension_count", default=head_dim)
@@ -99,7 +101,9 @@ class LlamaArchitecture:
 
     def _check_tensors(self, gguf: GgufFile) -> None:
         if self.n_layers > len(gguf.tensors):
-            raise ModelRejected(f"{gguf.path}: {self.n_layers:,} layers, but only {len(gguf.tensors):,} tensors")
+            raise ModelRejected(
+                f"{gguf.path}: {self.n_layers:,} layers, but only {len(gguf.tensors):,} tensors"
+            )
         expected = self.tensor_shapes()
         missing = sorted(expected.keys() - gguf.tensors.keys())
         if missing:
@@ -127,7 +131,9 @@ class _Fields:
         if value is None:
             raise ModelRejected(f"{self.gguf.path}: metadata key {key!r} is missing")
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SIZE:
-            raise ModelRejected(f"{self.gguf.path}: {key!r} is {value!r}; expected an integer from 1 to {MAX_SIZE:,}")
+            raise ModelRejected(
+                f"{self.gguf.path}: {key!r} is {value!r}; expected an integer from 1 to {MAX_SIZE:,}"
+            )
         return value
 
     def positive(self, key: str, default: float | None = None) -> float:
@@ -146,10 +152,14 @@ def _vocabulary_size(gguf: GgufFile) -> int:
         raise ModelRejected(f"{gguf.path}: tensor 'token_embd.weight' is missing; is this only a vocabulary?")
     rows = embedding.shape[0]
     if rows > MAX_SIZE:
-        raise ModelRejected(f"{gguf.path}: tensor 'token_embd.weight' has {rows:,} rows; at most {MAX_SIZE:,}")
+        raise ModelRejected(
+            f"{gguf.path}: tensor 'token_embd.weight' has {rows:,} rows; at most {MAX_SIZE:,}"
+        )
     claimed = gguf.metadata.get("llama.vocab_size", rows)
     if claimed != rows:
-        raise ModelRejected(f"{gguf.path}: 'llama.vocab_size' is {claimed!r}, but the embedding has {rows:,} rows")
+        raise ModelRejected(
+            f"{gguf.path}: 'llama.vocab_size' is {claimed!r}, but the embedding has {rows:,} rows"
+        )
     return rows
 
 

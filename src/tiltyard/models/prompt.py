@@ -93,7 +93,9 @@ def _stand_ins(edges: set[str], rendered: str) -> dict[str, str]:
     taken = edges | set(rendered)
     unused = [chr(code) for code in PRIVATE_USE if chr(code) not in taken]
     if len(unused) < len(edges):
-        raise InvalidRequest("the messages use up the private-use characters; leave some out", param="messages")
+        raise InvalidRequest(
+            "the messages use up the private-use characters; leave some out", param="messages"
+        )
     return dict(zip(sorted(edges), unused, strict=False))
 
 
@@ -111,7 +113,9 @@ def _texts(value: object) -> list[str]:
 def _mapped(
     messages: Sequence[Mapping[str, object]], change: Callable[[str], str]
 ) -> list[dict[str, object]]:
-    return [{change(key): _mapped_value(item, change) for key, item in message.items()} for message in messages]
+    return [
+        {change(key): _mapped_value(item, change) for key, item in message.items()} for message in messages
+    ]
 
 
 def _mapped_value(value: object, change: Callable[[str], str]) -> object:

@@ -155,7 +155,19 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             del self.globals[name]
         plain = dict(self.filters)
         self.filters["tojson"] = _tojson
-        for name in ("string", "list", "escape", "e", "forceescape", "urlencode", "replace", "indent", "join", "sum", "format"):
+        for name in (
+            "string",
+            "list",
+            "escape",
+            "e",
+            "forceescape",
+            "urlencode",
+            "replace",
+            "indent",
+            "join",
+            "sum",
+            "format",
+        ):
             self.filters[name] = _priced(name, plain[name])
         self.globals["raise_exception"] = _raise_exception
 
@@ -172,7 +184,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     def checked(self, value: Value) -> Value:
         """Price a list, tuple or dictionary that a template writes."""
-        _budget.get().spend(sum(characters_in(item) if _is_container(item) else 1 for item in _items_of(value)))
+        _budget.get().spend(
+            sum(characters_in(item) if _is_container(item) else 1 for item in _items_of(value))
+        )
         return value
 
     def step(self) -> None:
@@ -270,7 +284,9 @@ def _replace(node: nodes.Node) -> None:
 def _guarded(node: nodes.Node) -> nodes.Node:
     if isinstance(node, nodes.Concat):
         return _environment_call("text_of", node.nodes)
-    literal = isinstance(node, nodes.List | nodes.Dict) or (isinstance(node, nodes.Tuple) and node.ctx == "load")
+    literal = isinstance(node, nodes.List | nodes.Dict) or (
+        isinstance(node, nodes.Tuple) and node.ctx == "load"
+    )
     if literal and isinstance(node, nodes.Expr):
         return _environment_call("checked", [node])
     return node
@@ -302,7 +318,9 @@ def _tojson(
     if isinstance(indent, int) and indent > 16:
         raise LimitExceeded("it indents JSON by more than 16 spaces")
     _budget.get().spend(characters_in(value))
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def _priced(name: str, original: Callable[..., Value]) -> Callable[..., Value]:

@@ -1,7 +1,7 @@
 """Conversations to prompt text, by the chat template that comes with a model.
 
-    template = ChatTemplate(source)
-    template.render([{"role": "user", "content": "Hi"}])   # '<|im_start|>user\\nHi<|im_end|>\\n...'
+template = ChatTemplate(source)
+template.render([{"role": "user", "content": "Hi"}])   # '<|im_start|>user\\nHi<|im_end|>\\n...'
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ class ChatTemplate:
         try:
             self._template = ChatEnvironment().compile_chat(source)
         except TemplateSyntaxError as error:
-            raise ModelRejected(f"the chat template is wrong at line {error.lineno}: {error.message}") from error
+            raise ModelRejected(
+                f"the chat template is wrong at line {error.lineno}: {error.message}"
+            ) from error
         # SyntaxError and RecursionError: nested deeper than Python's own compiler goes.
         except (TemplateError, SyntaxError, RecursionError, ValueError) as error:
             raise ModelRejected(f"the chat template cannot be compiled: {error}") from error

@@ -160,7 +160,9 @@ class Tokenizer:
         ids: list[int] = self._fast.encode(text, add_special_tokens=False).ids
         # Only a vocabulary that can spell a control token by merging ordinary text gets here.
         if not self._control_ids.isdisjoint(ids):
-            raise InvalidRequest("the text spells a control token in this model's vocabulary", param="messages")
+            raise InvalidRequest(
+                "the text spells a control token in this model's vocabulary", param="messages"
+            )
         return ids
 
 
@@ -288,7 +290,9 @@ class _Vocabulary:
             # A merge that makes a control token would let plain text become one.
             known = left in self.ids and right in self.ids and left + right in self.ids
             if not separator or not known or left + right in self.control:
-                raise ModelRejected(f"{self.gguf.path}: merge {index:,} ({line!r}) does not join two tokens to a third")
+                raise ModelRejected(
+                    f"{self.gguf.path}: merge {index:,} ({line!r}) does not join two tokens to a third"
+                )
             merges.append((left, right))
         return merges
 
