@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from tiltyard.kernels import BLOCK_TOKENS
+
 from tiltyard.engine.engine import Engine, EngineConfig
 from tiltyard.engine.request import EngineRequest, SamplingSettings
-from tiltyard.kernels import BLOCK_TOKENS
 
 VOCABULARY = 61
 NEVER_WRITTEN = -1
