@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime
+from types import GeneratorType
 from typing import Any, NoReturn, TypeAlias
 
 from jinja2 import TemplateError, Undefined, nodes, pass_context
@@ -42,7 +43,6 @@ REMOVED_FILTERS = (
     "batch",
     "center",
     "filesizeformat",
-    "format",
     "pprint",
     "random",
     "round",
@@ -155,7 +155,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             del self.globals[name]
         plain = dict(self.filters)
         self.filters["tojson"] = _tojson
-        for name in ("string", "list", "escape", "e", "forceescape", "urlencode", "replace", "indent", "join", "sum"):
+        for name in ("string", "list", "escape", "e", "forceescape", "urlencode", "replace", "indent", "join", "sum", "format"):
             self.filters[name] = _priced(name, plain[name])
         self.globals["raise_exception"] = _raise_exception
 
@@ -184,6 +184,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         budget.step()
         owner = getattr(__obj, "__self__", None)
         if isinstance(owner, str | bytes | int) and not isinstance(__obj, type):
+            args = tuple(list(value) if isinstance(value, GeneratorType) else value for value in args)
             _price_method(budget, owner, getattr(__obj, "__name__", ""), (*args, *kwargs.values()))
         return super().call(__context, __obj, *args, **kwargs)
 
@@ -330,6 +331,11 @@ def _priced(name: str, original: Callable[..., Value]) -> Callable[..., Value]:
             between = len(str(values[1])) if len(values) > 1 else 0
             budget.spend(characters_in(values[0]) + between * _length(values[0]))
             return
+        if name == "format":
+            if WIDE_PERCENT_FORMAT.search(str(values[0])):
+                raise LimitExceeded("it pads text by a width of more than three digits")
+            budget.spend(len(str(values[0])) * MAX_WIDTH + sum(map(characters_in, values[1:])))
+            return
         if name == "list":
             if _is_container(values[0]):
                 budget.spend(characters_in(values[0]))
@@ -349,8 +355,10 @@ class _Priced:
         self.__dict__.update({k: v for k, v in vars(original).items() if k.startswith("jinja_")})
 
     def __call__(self, *args: Value, **kwargs: Value) -> Value:
-        self.check((*args, *kwargs.values()))
-        return self.original(*args, **kwargs)
+        # Filters hand each other generators; only a list can be priced before it is used.
+        ready = [list(value) if isinstance(value, GeneratorType) else value for value in args]
+        self.check((*ready, *kwargs.values()))
+        return self.original(*ready, **kwargs)
 
 
 def _price_method(budget: Budget, owner: str | bytes | int, name: str, arguments: Sequence[Value]) -> None:

@@ -203,7 +203,9 @@ class SamplingRequest(Strict):
         BeforeValidator(_token_ids),
         Field(max_length=MAX_BIASES),
     ] = {}
-    user: str | None = Field(default=None, min_length=1, max_length=MAX_USER_CHARACTERS)
+    user: str | None = Field(
+        default=None, min_length=1, max_length=MAX_USER_CHARACTERS, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$"
+    )
     """The data subject: the words of this request are kept under this person's key."""
     ignore_eos: bool = False
     """Go on to `max_tokens` whatever the model says; for load tests."""

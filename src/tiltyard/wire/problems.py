@@ -25,6 +25,7 @@ _LIMITS = {
     "string_too_long": "at most {max_length} characters long",
     "string_too_short": "at least {min_length} character long",
     "literal_error": "{expected}",
+    "string_pattern_mismatch": "without control characters",
 }
 _KINDS = {
     "int_type": "an integer",

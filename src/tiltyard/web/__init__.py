@@ -1,0 +1,1 @@
+"""Pages for people: the arena and the leaderboard, rendered on the server."""

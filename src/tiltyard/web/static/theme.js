@@ -1,0 +1,38 @@
+// Applies the remembered theme before the first paint (so it must not be a module) and wires the toggle.
+"use strict";
+(() => {
+  const root = document.documentElement;
+  root.classList.add("js"); // shows what works only with scripts
+  const system = window.matchMedia("(prefers-color-scheme: dark)");
+  const remembered = () => {
+    try {
+      return localStorage.getItem("tiltyard-theme");
+    } catch {
+      return null; // storage is switched off: follow the system
+    }
+  };
+  const wanted = remembered();
+  if (wanted === "light" || wanted === "dark") root.dataset.theme = wanted;
+
+  document.addEventListener("DOMContentLoaded", () => {
+    const toggle = document.getElementById("theme-toggle");
+    const current = () => root.dataset.theme ?? (system.matches ? "dark" : "light");
+    const label = () => {
+      const next = current() === "dark" ? "light" : "dark";
+      toggle.setAttribute("aria-label", `Switch to ${next} colours`);
+      toggle.title = `Switch to ${next} colours`;
+    };
+    toggle.hidden = false;
+    label();
+    system.addEventListener("change", label);
+    toggle.addEventListener("click", () => {
+      root.dataset.theme = current() === "dark" ? "light" : "dark";
+      try {
+        localStorage.setItem("tiltyard-theme", root.dataset.theme);
+      } catch {
+        // storage is switched off: the choice lasts for this page
+      }
+      label();
+    });
+  });
+})();

@@ -1,0 +1,45 @@
+"""Turn a template of this package into an HTML response."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib.resources import files
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.responses import HTMLResponse
+
+STATIC_DIRECTORY = files("tiltyard.web") / "static"
+
+
+@cache
+def environment() -> Environment:
+    """The Jinja environment of all pages: escaping on, a missing name is an error."""
+    made = Environment(
+        loader=PackageLoader("tiltyard.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals["asset"] = asset
+    return made
+
+
+@cache
+def asset(name: str) -> str:
+    """Address of a file in `static/`; it changes with the content, so browsers may keep it for ever.
+
+    >>> asset("tiltyard.css").startswith("/static/tiltyard.css?v=")
+    True
+    """
+    content = (STATIC_DIRECTORY / name).read_bytes()
+    return f"/static/{name}?v={hashlib.sha256(content).hexdigest()[:12]}"
+
+
+def render(
+    name: str, *, status: int = 200, headers: dict[str, str] | None = None, **context: object
+) -> HTMLResponse:
+    """Render `templates/<name>` with `context`; the page is never stored by caches."""
+    html = environment().get_template(name).render(**context)
+    return HTMLResponse(html, status_code=status, headers={"cache-control": "no-store", **(headers or {})})
