@@ -76,32 +76,18 @@ class CacheSlot:
         self.source = source
         readable = re.sub(r"[^a-z0-9.]+", "-", source.lower()).strip("-.")[:80]
         # The digest keeps sources apart whose readable parts are equal.
-        self.directory = cache / "models" / f"{readable}-{hashlib.sha256(source.encode()).hexdigest()[:8]}"
+        self.directory = (
+            cache.resolve() / "models" / f"{readable}-{hashlib.sha256(source.encode()).hexdigest()[:8]}"
+        )
         self.partial = self.directory / "partial"
-
-    def sidecar(self) -> Sidecar | None:
-        """Return the sidecar, whatever has become of its file; `None` if there is none that can be read."""
-        try:
-            return Sidecar(**json.loads((self.directory / SIDECAR).read_bytes()))
-        except (OSError, ValueError, TypeError):
-            return None
 
     def unchanged(self) -> CachedModel | None:
         """Return the model without hashing, if its file has the size and time that the sidecar says."""
-        known = self.sidecar()
-        if known is None or known.source != self.source:
-            return None
-        try:
-            status = Path(known.path).stat()
-        except OSError:
-            return None
-        if (status.st_size, status.st_mtime_ns) != (known.size_bytes, known.mtime_ns):
-            return None
-        return CachedModel(Path(known.path), known.sha256, known.size_bytes)
+        return unchanged_model(self.directory)
 
     def adopt(self, expected: Digest | None, report: ProgressReport) -> CachedModel | None:
         """Hash model files that lie here without a fitting sidecar; keep the one with the expected digest."""
-        known = self.sidecar()
+        known = read_sidecar(self.directory)
         expected = expected or (known.sha256 if known else None)
         if expected is None:
             return None
@@ -147,6 +133,28 @@ class CacheSlot:
             yield
 
 
+def read_sidecar(directory: Path) -> Sidecar | None:
+    """Return a directory's sidecar, whatever has become of its file; `None` if none can be read."""
+    try:
+        return Sidecar(**json.loads((directory / SIDECAR).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def unchanged_model(directory: Path) -> CachedModel | None:
+    """Return the model of a directory without hashing, if it has the size and time that the sidecar says."""
+    known = read_sidecar(directory)
+    if known is None:
+        return None
+    try:
+        status = Path(known.path).stat()
+    except OSError:
+        return None
+    if (status.st_size, status.st_mtime_ns) != (known.size_bytes, known.mtime_ns):
+        return None
+    return CachedModel(Path(known.path), known.sha256, known.size_bytes)
+
+
 def hash_file(path: Path, report: ProgressReport) -> Digest:
     """Name a file by its SHA-256, with progress; raises `ModelRejected` if it cannot be read."""
     hasher = hashlib.sha256()
@@ -174,12 +182,12 @@ def disk_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in DISK_FULL:
             raise StorageFailed(
-                f"the disk is full: {path} could not be written. Free some space, or set {CACHE_VARIABLE} to a "
-                "directory on another disk."
+                f"the disk is full: {path} could not be written. Free some space, or set {CACHE_VARIABLE} "
+                "to a directory on another disk."
             ) from error
         raise StorageFailed(
-            f"{path} could not be written: {error.strerror or error}. Set {CACHE_VARIABLE} to a directory that "
-            "you may write."
+            f"{path} could not be written: {error.strerror or error}. Set {CACHE_VARIABLE} to a directory "
+            "that you may write."
         ) from error
 
 

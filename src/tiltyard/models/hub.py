@@ -15,14 +15,12 @@ from tiltyard.models.progress import ProgressReport
 class Hub(Protocol):
     """The part of `huggingface_hub` that we use."""
 
-    def hf_hub_download(
-        self, repo_id: str, filename: str, *, revision: str | None, local_dir: str
-    ) -> str:
+    def hf_hub_download(self, repo_id: str, filename: str, *, revision: str | None, local_dir: str) -> str:
         """Download a file (resuming if it can) and return its path."""
 
 
 def installed_hub() -> Hub:
-    """Return the library; raises `ConfigurationError` naming the extra. Loaded only when asked for: it is heavy."""
+    """Return the library, loaded only now since it is heavy; raises `ConfigurationError` naming the extra."""
     try:
         return cast("Hub", importlib.import_module("huggingface_hub"))
     except ImportError as error:
@@ -38,6 +36,7 @@ def obtain_from_hub(
     file: str,
     partial: Path,
     report: ProgressReport,
+    *,
     find_hub: Callable[[], Hub] | None = None,
 ) -> Path:
     """Bring a file into `partial`; the library shows its own bar and resumes its own downloads."""

