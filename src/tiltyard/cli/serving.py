@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 
 from tiltyard import __version__
 from tiltyard.cli.address import OneAddress, listen
-from tiltyard.cli.progress import TerminalProgress
+from tiltyard.cli.progress import progress_on
 from tiltyard.cli.settings import Settings
 from tiltyard.cli.workers import fetch_models, prepare_data_directory, worker_specs
 from tiltyard.events.log import EventLog
@@ -49,7 +49,7 @@ def serve(settings: Settings, *, host: str | None, port: int | None, make_pages:
     with listener:
         say(f"tiltyard {__version__}  settings {settings.path or 'as shipped'}")
         prepare_data_directory(settings)
-        paths = fetch_models(settings, TerminalProgress())
+        paths = fetch_models(settings, progress_on())
         specs = worker_specs(settings, paths)
         with EventLog.open(settings.log_path, keys=settings.keys_path) as log:
             asyncio.run(serve_until_told(settings, log, listener, specs, make_pages))

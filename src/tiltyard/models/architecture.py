@@ -33,7 +33,7 @@ class LlamaArchitecture:
 
     @classmethod
     def from_gguf(cls, gguf: GgufFile) -> LlamaArchitecture:
-        """Read and check; raises `ModelRejected` naming the key or tensor that is missing, odd or not supported."""
+        """Read and check; raises `ModelRejected` naming the key or tensor that is missing or odd."""
         fields = _Fields(gguf)
         family = gguf.metadata.get("general.architecture")
         if family != "llama":
@@ -52,7 +52,8 @@ class LlamaArchitecture:
         rope_dim = fields.size("llama.rope.dimension_count", default=head_dim)
         if rope_dim > head_dim or rope_dim % 2:
             raise ModelRejected(
-                f"{gguf.path}: llama.rope.dimension_count is {rope_dim}; it must be even and at most {head_dim}"
+                f"{gguf.path}: llama.rope.dimension_count is {rope_dim}; "
+                f"it must be even and at most {head_dim}"
             )
         architecture = cls(
             n_layers=fields.size("llama.block_count"),
@@ -111,7 +112,7 @@ class LlamaArchitecture:
         surplus = sorted(gguf.tensors.keys() - expected.keys())
         if surplus:
             raise ModelRejected(
-                f"{gguf.path}: tensor {surplus[0]!r} is not part of a plain Llama model ({len(surplus)} such); "
+                f"{gguf.path}: tensor {surplus[0]!r} is no part of a plain Llama model; {len(surplus)} such; "
                 "serving without it would change the answers, so the file is refused"
             )
         for name, shape in expected.items():

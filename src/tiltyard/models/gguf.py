@@ -276,11 +276,11 @@ class _Reader:
             if data_start + offset + size_bytes > self.end:
                 self.refuse(
                     offset_start,
-                    f"tensor {name!r} ends at byte {data_start + offset + size_bytes:,}, past the end of the file "
-                    f"at {self.end:,}; the file is truncated or the offset is wrong",
+                    f"tensor {name!r} ends at byte {data_start + offset + size_bytes:,}, past the end of the "
+                    f"file at {self.end:,}; the file is truncated or the offset is wrong",
                 )
             if offset != expected:
-                # ggml writes and accepts only tensors that follow one another in the order of their descriptions.
+                # ggml writes and accepts only tensors that lie in the order of their descriptions.
                 problem = "overlaps another tensor" if offset < expected else "leaves a hole in the file"
                 self.refuse(
                     offset_start, f"tensor {name!r} at offset {offset:,} {problem}; expected {expected:,}"
@@ -315,7 +315,7 @@ class _Reader:
         if shape[-1] % kind.block_elements:
             self.refuse(
                 offset,
-                f"tensor {name!r} has rows of {shape[-1]:,}; {kind.name} packs {kind.block_elements} at a time",
+                f"tensor {name!r} has rows of {shape[-1]:,}; {kind.name} packs {kind.block_elements} a block",
             )
         elements = 1
         for size in shape:
@@ -337,7 +337,7 @@ class _Reader:
             return self._bools(1, key)[0]
         if kind == TYPE_ARRAY:
             return self._array(key, depth + 1)
-        self.refuse(self.position - 4, f"{key!r} has the unknown value type {kind}")
+        return self.refuse(self.position - 4, f"{key!r} has the unknown value type {kind}")
 
     def _array(self, key: str, depth: int) -> tuple[MetadataValue, ...]:
         start = self.position
@@ -360,7 +360,7 @@ class _Reader:
         if kind == TYPE_ARRAY:
             self._check_count(start + 4, count, MIN_ARRAY_BYTES, f"elements of {key!r}")
             return tuple(self._array(key, depth + 1) for _ in range(count))
-        self.refuse(start, f"{key!r} has elements of the unknown type {kind}")
+        return self.refuse(start, f"{key!r} has elements of the unknown type {kind}")
 
     def _strings(self, count: int, key: str) -> tuple[str, ...]:
         """Read many strings in one tight loop: vocabularies have hundreds of thousands."""

@@ -43,7 +43,7 @@ def resolve(
 ) -> ResolvedIdentity:
     """Make an identity; a chat template's path is relative to `base_dir`.
 
-    Raises `ModelRejected` for a file that we cannot serve, `ConfigurationError` for a declaration that is wrong.
+    Raises `ModelRejected` for a file that we cannot serve, `ConfigurationError` for a wrong declaration.
     """
     architecture = LlamaArchitecture.from_gguf(gguf)
     template = _template(declaration, gguf, base_dir)
@@ -70,8 +70,8 @@ def render_prompt(
 ) -> list[int]:
     """Turn a conversation into token ids: system prompt, template, encoding.
 
-    The identity's system prompt goes in front of a conversation that brings none of its own. What messages (and
-    system prompt) say can never become a control token; see `tiltyard.models.prompt`.
+    The identity's system prompt goes in front of a conversation that brings none of its own. What messages
+    (and system prompt) say can never become a control token; see `tiltyard.models.prompt`.
     """
     if resolved.system_prompt is not None and not any(
         message.get("role") == "system" for message in messages
@@ -108,7 +108,8 @@ def _template(
         return ChatTemplate(path.read_bytes().decode())
     except OSError as error:
         raise ConfigurationError(
-            f'chat_template {path} cannot be read: {error.strerror}; it must be "model", "off" or a Jinja file',
+            f"chat_template {path} cannot be read: {error.strerror}; "
+            'it must be "model", "off" or a Jinja file',
             param="chat_template",
         ) from error
     except UnicodeDecodeError as error:

@@ -95,13 +95,13 @@ class Tokenizer:
 
     @classmethod
     def from_gguf(cls, gguf: GgufFile) -> Tokenizer:
-        """Build from a file's metadata; raises `ModelRejected` for a kind that we do not reproduce exactly."""
+        """Build from a file's metadata; raises `ModelRejected` for a kind that we do not reproduce."""
         return _Vocabulary(gguf).build()
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Turn text into ids, without BOS.
 
-        With `special`, control tokens in the text become control tokens; without, they are text like any other.
+        With `special`, control tokens in the text become control tokens; without, they are plain text.
 
         >>> tokenizer.encode("<|im_end|>", special=True)
         [2]
@@ -185,7 +185,7 @@ def _is_control(token: str, kind: int) -> bool:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Return GPT-2's printable stand-in for each byte: printable bytes are themselves, the rest follow U+0100."""
+    """Return GPT-2's stand-in for each byte: printable bytes are themselves, the rest follow U+0100."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     shifted = (byte for byte in range(256) if byte not in printable)
     alphabet = {chr(byte): byte for byte in printable}
@@ -230,7 +230,8 @@ class _Vocabulary:
             fast, add_bos, decode = self._sentence_piece()
         else:
             raise ModelRejected(
-                f"{self.gguf.path}: tokenizer model {self.model!r} is not supported; supported: 'gpt2', 'llama'"
+                f"{self.gguf.path}: tokenizer model {self.model!r} is not supported; "
+                "supported: 'gpt2', 'llama'"
             )
         added = [
             AddedToken(token, normalized=False, special=False)
@@ -258,7 +259,8 @@ class _Vocabulary:
         rule = RULES.get(name) if isinstance(name, str) else None
         if rule is None:
             raise ModelRejected(
-                f"{self.gguf.path}: pre-tokenizer {name!r} is not supported; supported: {', '.join(sorted(RULES))}"
+                f"{self.gguf.path}: pre-tokenizer {name!r} is not supported; "
+                f"supported: {', '.join(sorted(RULES))}"
             )
         fast = FastTokenizer(BPE(self.ids, self._merges(), ignore_merges=rule.ignore_merges))
         fast.pre_tokenizer = rule.cut()
@@ -297,7 +299,7 @@ class _Vocabulary:
         return merges
 
     def _merges_by_score(self) -> list[tuple[str, str]]:
-        """Rewrite SentencePiece scores as byte-pair merges: the best result first, as its algorithm merges."""
+        """Rewrite SentencePiece scores as byte-pair merges: the best result first, as SentencePiece does."""
         scores = self.gguf.metadata.get(PREFIX + "scores")
         if not isinstance(scores, tuple) or len(scores) != len(self.tokens):
             raise ModelRejected(f"{self.gguf.path}: 'tokenizer.ggml.scores' must hold one number a token")
