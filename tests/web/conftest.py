@@ -20,7 +20,11 @@ from tiltyard.client import ModelClient
 from tiltyard.events.log import EventLog
 from tiltyard.web.app import create_web
 
-CONTESTANTS = [entrant("quillon-cold", temperature=0.0), entrant("quillon-warm"), entrant("vamplate-raw", template=False)]
+CONTESTANTS = [
+    entrant("quillon-cold", temperature=0.0),
+    entrant("quillon-warm"),
+    entrant("vamplate-raw", template=False),
+]
 
 
 @pytest.fixture
@@ -64,7 +68,9 @@ def open_yard(log: EventLog, models: StandIn, models_url: str) -> Iterator[Calla
     def start(*, limits: Limits | None = None, contestants: list[Entrant] | None = None) -> Yard:
         people = CONTESTANTS if contestants is None else contestants
         client = ModelClient(models_url)
-        web = create_web(log=log, client=client, contestants=lambda: people, rng=random.Random(7), limits=limits)
+        web = create_web(
+            log=log, client=client, contestants=lambda: people, rng=random.Random(7), limits=limits
+        )
 
         @asynccontextmanager
         async def lifespan(_app: Starlette) -> AsyncIterator[None]:

@@ -184,7 +184,12 @@ class Arena:
     def unfinished(self, voter: Voter) -> Battle | None:
         """The voter's latest battle that waits for its vote, among those in memory."""
         return next(
-            (b for b in reversed(self._battles.values()) if b.voter == voter.id and b.vote is None and b.turns), None
+            (
+                b
+                for b in reversed(self._battles.values())
+                if b.voter == voter.id and b.vote is None and b.turns
+            ),
+            None,
         )
 
     async def say(self, battle: Battle, message: str) -> None:
@@ -292,7 +297,8 @@ class Arena:
                 answer.finish = "length"
             else:
                 raise UpstreamFailed(
-                    f"{contestant.identity} ended with finish_reason {stream.finish_reason!r}", code="unknown_finish"
+                    f"{contestant.identity} ended with finish_reason {stream.finish_reason!r}",
+                    code="unknown_finish",
                 )
         except TiltyardError as error:
             _logger.warning("%s side %s failed: %s", battle.id, side, error)
@@ -309,7 +315,10 @@ class Arena:
             answer = turn.answers[side]
             if not task.cancelled() and (bug := task.exception()) is not None:
                 _logger.error("%s side %s broke", battle.id, side, exc_info=bug)
-                answer.finish, answer.trouble = "failed", "This side failed inside the arena; see the server's output."
+                answer.finish, answer.trouble = (
+                    "failed",
+                    "This side failed inside the arena; see the server's output.",
+                )
             elif answer.finish is None:  # cancelled before its first step
                 answer.finish = "cancelled"
         first, second = turn.answers["a"], turn.answers["b"]
@@ -330,7 +339,10 @@ class Arena:
         except StorageFailed as error:
             _logger.error("%s turn %s was not recorded: %s", battle.id, turn.number, error)
             for answer in (first, second):
-                answer.finish, answer.trouble = "failed", "The answers could not be recorded, so they cannot be judged."
+                answer.finish, answer.trouble = (
+                    "failed",
+                    "The answers could not be recorded, so they cannot be judged.",
+                )
         finally:
             turn.settled = True
             self._answering.pop(battle.id, None)

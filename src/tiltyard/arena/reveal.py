@@ -63,7 +63,11 @@ class Reveal:
             Difference(field, first, second)
             for field in self.a.setting
             if (first := self.a.setting[field]) != (second := self.b.setting.get(field, "none"))
-        ] + [Difference(field, "none", value) for field, value in self.b.setting.items() if field not in self.a.setting]
+        ] + [
+            Difference(field, "none", value)
+            for field, value in self.b.setting.items()
+            if field not in self.a.setting
+        ]
 
     @property
     def replay_command(self) -> str:
@@ -122,7 +126,9 @@ def _registered(log: EventLog) -> list[Entrant]:
     ]
 
 
-def _unmask(battle: Battle, side: Side, generations: tuple[str, ...], known: Sequence[Entrant]) -> RevealedSide:
+def _unmask(
+    battle: Battle, side: Side, generations: tuple[str, ...], known: Sequence[Entrant]
+) -> RevealedSide:
     contestant = battle.contestants[side]
     entrant = next(
         (e for e in known if (e.name, e.behaviour) == (contestant.identity, contestant.behaviour)),

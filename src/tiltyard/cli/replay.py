@@ -24,7 +24,9 @@ from tiltyard.worker.host import HostSettings
 @click.option("--data", type=click.Path(path_type=Path), help="Data directory (TILTYARD_DATA_DIR).")
 @click.option("--config", type=click.Path(path_type=Path), help="Path of tiltyard.toml (TILTYARD_CONFIG).")
 @click.option("--threads", type=click.IntRange(1), help="Threads; the tokens do not depend on them.")
-@click.option("--isa", default="auto", show_default=True, help="scalar or avx2; the tokens do not depend on it.")
+@click.option(
+    "--isa", default="auto", show_default=True, help="scalar or avx2; the tokens do not depend on it."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def command(
     name: str, data: Path | None, config: Path | None, threads: int | None, isa: str, as_json: bool

@@ -58,7 +58,7 @@ class BlockPool:
         return self._references[block]
 
     def check(self, holders: Iterable[int]) -> None:
-        """Compare with the truth: `holders` names a block once for each reference that somebody believes to hold."""
+        """Compare with the truth: `holders` names a block once for each reference that somebody holds."""
         expected = [0] * self.total
         for block in holders:
             expected[block] += 1

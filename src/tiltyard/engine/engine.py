@@ -18,13 +18,13 @@ from tiltyard.errors import ConfigurationError, Conflict, ContextTooLong, Invali
 from tiltyard.kernels import BLOCK_TOKENS
 
 Observer: TypeAlias = Callable[[str, int, NDArray[np.float32]], None]
-"""Called with `(request id, position of the token to be chosen, row of logits)` before anything changes the row."""
+"""Called with `(request id, position of the token to choose, row of logits)`; the row is the model's own."""
 
 
 class ForwardModel(Protocol):
     """What the engine needs of `kernels.NativeModel`; KV blocks have been allocated."""
 
-    def forward(
+    def forward(  # noqa: PLR0917 - the native function's own order
         self,
         tokens: NDArray[np.int32],
         positions: NDArray[np.int32],
@@ -33,7 +33,7 @@ class ForwardModel(Protocol):
         output_rows: NDArray[np.int32],
         logits: NDArray[np.float32],
     ) -> None:
-        """Run `tokens` (T), write their KV through `tables` (S, W), write one row of logits per output row."""
+        """Run `tokens` (T), write their KV through `tables` (S, W) and a row of logits per output row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,9 @@ class EngineConfig:
                 )
         if self.max_sequences > self.max_batch_tokens:
             raise ConfigurationError(
-                f"max_sequences ({self.max_sequences}) is more than max_batch_tokens ({self.max_batch_tokens}): "
-                "a step could not give each running sequence its token. Lower the one or raise the other.",
+                f"max_sequences ({self.max_sequences}) is more than max_batch_tokens "
+                f"({self.max_batch_tokens}): a step could not give each running "
+                "sequence its token. Lower the one or raise the other.",
                 param="max_sequences",
             )
 
@@ -194,7 +195,7 @@ class Engine:
             raise BlockAccountingError("a request is neither running nor waiting, or both")
 
     def _run(self, plan: Plan) -> tuple[list[RunningSequence], NDArray[np.float32]]:
-        """One forward pass; returns the sequences that get a token, and their logits (sequences, vocabulary)."""
+        """One forward pass; returns the sequences that get a token, with logits (sequence, vocabulary)."""
         work = plan.work
         total = sum(chunk for _, chunk in work)
         tokens, positions, owners = (np.empty(total, np.int32) for _ in range(3))

@@ -1,6 +1,6 @@
 """The prefix tree: which full blocks of KV exist for which tokens, rooted per namespace.
 
-An edge is exactly one full block of tokens, so a node is a block whose KV exists for the tokens on the path to it.
+An edge is exactly one full block of tokens: a node is a block whose KV exists for the path to it.
 Children are found by comparing token ids, not hashes: a collision cannot hand out somebody else's KV.
 The tree holds one reference to each of its blocks; a sequence that uses a block holds another, and holds
 all blocks before it too. So a block with one reference has only such blocks below it, and evicting

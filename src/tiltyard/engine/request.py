@@ -10,7 +10,7 @@ Finish = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
-    """How one token is chosen from one row of logits; a pure function of these, the logits and the position."""
+    """How a token is chosen from a row of logits: a pure function of these, the logits and the position."""
 
     temperature: float = 1.0
     """0 takes the most likely token, the lowest id on ties."""

@@ -36,7 +36,7 @@ def sample(sequences: Sequence[RunningSequence], logits: NDArray[np.float32]) ->
         if sequences[i].request.top_logprobs is not None
     }
     for i, sequence in enumerate(sequences):
-        if _reshapes(sequences[i]):
+        if _reshapes(sequence):
             _reshape(logits[i], sequence)
     tokens = kernels.sample_rows(
         logits[:rows],

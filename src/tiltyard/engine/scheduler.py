@@ -1,6 +1,6 @@
 """Decides, each step, which tokens of which sequences run, and which blocks they may write.
 
-Running decodes first, then prefill chunks of admitted prompts, then new admissions, all under one token budget.
+Running decodes first, then prefill chunks of admitted prompts, then admissions, all under one token budget.
 A request is admitted when its whole prompt fits; when the pool runs dry in mid-flight, the latest admitted
 sequence gives its blocks back and will be recomputed.
 """
@@ -139,7 +139,7 @@ class Scheduler:
         self.waiting.extendleft(reversed(deferred))
 
     def _being_computed(self, sequence: RunningSequence, cached_blocks: int) -> bool:
-        """Whether a running prefill will soon put the next block of this prompt into the tree: then wait for it."""
+        """Whether a running prefill will soon put the next block of this prompt into the tree."""
         end = (cached_blocks + 1) * self._block_tokens
         start = None
         for leader in self.running:
@@ -150,7 +150,7 @@ class Scheduler:
         return False
 
     def _grow(self, sequence: RunningSequence, plan: Plan) -> bool:
-        """Make room for one more token; preempts the latest admitted as needed. False if that was `sequence`."""
+        """Make room for one more token, preempting the latest admitted; False if that was `sequence`."""
         if sequence.computed < sequence.blocks * self._block_tokens:
             return True
         while not self.pool.free and not self.tree.unused:

@@ -13,7 +13,7 @@ from tiltyard.engine.request import EngineRequest
 class RunningSequence:
     """The engine's own state of one request.
 
-    `computed` tokens have KV; their blocks are `table[:blocks]`, the first `len(path)` of which are in the tree.
+    `computed` tokens have KV; their blocks are `table[:blocks]`; the first `len(path)` are in the tree.
     """
 
     __slots__ = (

@@ -137,7 +137,8 @@ class Replayer:
             )
         said = orjson.loads(self._log.read_content(event.response))
         return [
-            Recorded(c["index"], c["text"], tuple(c["token_ids"]), c["finish_reason"]) for c in said["choices"]
+            Recorded(c["index"], c["text"], tuple(c["token_ids"]), c["finish_reason"])
+            for c in said["choices"]
         ]
 
     def _generate(

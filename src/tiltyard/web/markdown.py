@@ -75,13 +75,17 @@ def _fence(
     words = token.info.split(maxsplit=1)
     language = words[0] if words and _LANGUAGE.fullmatch(words[0]) else ""
     label = f'<span class="code-language">{escape(language)}</span>' if language else ""
-    return f'<div class="code-block">{label}<pre><code>{_coloured(token.content, language)}</code></pre></div>\n'
+    return (
+        f'<div class="code-block">{label}<pre><code>{_coloured(token.content, language)}</code></pre></div>\n'
+    )
 
 
 def _picture(
     _renderer: RendererHTML, tokens: Sequence[Token], index: int, _options: OptionsDict, _env: EnvType
 ) -> str:
-    return f'<span class="picture">picture not shown: {escape(tokens[index].content or "no description")}</span>'
+    return (
+        f'<span class="picture">picture not shown: {escape(tokens[index].content or "no description")}</span>'
+    )
 
 
 def _lower_headings(state: StateCore) -> None:

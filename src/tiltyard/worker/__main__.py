@@ -104,7 +104,7 @@ async def serve(spec: WorkerSpec) -> int:
         watch.cancel()
         if service is not None and not service.dead:
             service.stop()
-        Path(spec.ready_file).unlink(missing_ok=True)
+        retract_ready_file(spec)
     say(f"{spec.worker}: stopped")
     return EXIT_ENGINE_FAILED if service is not None and service.dead else 0
 
@@ -154,7 +154,8 @@ def listen(spec: WorkerSpec) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigurationError(
-            f"cannot listen on {spec.host}:{spec.port}: {error.strerror}. Choose another port or stop what uses it."
+            f"cannot listen on {spec.host}:{spec.port}: {error.strerror}. "
+            "Choose another port or stop what uses it."
         ) from error
     listener.listen(1024)
     listener.setblocking(False)
@@ -176,6 +177,11 @@ def write_ready_file(spec: WorkerSpec, listener: socket.socket, load_ms: float) 
     Path(temporary).replace(target)
 
 
+def retract_ready_file(spec: WorkerSpec) -> None:
+    """Nobody answers at that address any more."""
+    Path(spec.ready_file).unlink(missing_ok=True)
+
+
 def on_signals(doors: WorkerDoors, stopping: asyncio.Event) -> None:
     """SIGTERM and SIGINT drain; a second one stops at once."""
 
@@ -194,7 +200,7 @@ def on_signals(doors: WorkerDoors, stopping: asyncio.Event) -> None:
 async def watch_parent(server: QuietServer, stopping: asyncio.Event) -> None:
     """Stop when the process that started us has gone: nobody is left to hear the answers."""
     parent = os.getppid()
-    while os.getppid() == parent:
+    while os.getppid() == parent:  # noqa: ASYNC110 - the system has no event for this
         await asyncio.sleep(PARENT_WATCH_S)
     server.force_exit = True
     stopping.set()

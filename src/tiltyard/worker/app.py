@@ -63,7 +63,9 @@ class WorkerDoors:
         prompt = service.host.encode_chat(identity, messages)
         top_logprobs = (body.top_logprobs or 0) if body.logprobs else None
         try:
-            plan = _plan(service.host, identity, prompt, body, request.headers, top_logprobs)
+            plan = _plan(
+                service.host, identity, prompt, body=body, headers=request.headers, top_logprobs=top_logprobs
+            )
         except InvalidRequest as error:
             error.param = "messages" if error.param == "prompt" else error.param
             raise
@@ -75,10 +77,12 @@ class WorkerDoors:
         body = parse_completion_request(await _body(request))
         identity = service.host.identity(body.model)
         prompt = service.host.encode_text(body.prompt)
-        plan = _plan(service.host, identity, prompt, body, request.headers, body.logprobs)
+        plan = _plan(
+            service.host, identity, prompt, body=body, headers=request.headers, top_logprobs=body.logprobs
+        )
         return self._answer(service, plan, CompletionFraming, stream=body.stream)
 
-    async def models(self, request: Request) -> Response:
+    async def models(self, _: Request) -> Response:
         """`GET /v1/models`."""
         entries = [
             {
@@ -95,7 +99,7 @@ class WorkerDoors:
         ]
         return JSONResponse({"object": "list", "data": entries})
 
-    async def status(self, request: Request) -> Response:
+    async def status(self, _: Request) -> Response:
         """`GET /worker`."""
         if self.service is not None:
             return _json(self.service.status())
@@ -114,7 +118,7 @@ class WorkerDoors:
             )
         )
 
-    async def drain(self, request: Request) -> Response:
+    async def drain(self, _: Request) -> Response:
         """`POST /worker/drain`: finish what runs, refuse what comes, then exit."""
         service = self._loaded()
         # After this response has gone out, lest an idle worker exits before it answers.
@@ -122,17 +126,17 @@ class WorkerDoors:
         service.draining = True
         return _json(service.status())
 
-    async def health(self, request: Request) -> Response:
+    async def health(self, _: Request) -> Response:
         """`GET /health`: the process lives and its engine has not failed."""
         dead = self.service is not None and self.service.dead
         return JSONResponse({"status": "failed" if dead else "alive"}, 503 if dead else 200)
 
-    async def ready(self, request: Request) -> Response:
+    async def ready(self, _: Request) -> Response:
         """`GET /ready`: would a request be served now?"""
         ready = self.service is not None and self.service.ready
         return JSONResponse({"ready": ready}, 200 if ready else 503)
 
-    async def metrics(self, request: Request) -> Response:
+    async def metrics(self, _: Request) -> Response:
         """`GET /metrics`."""
         service = self._loaded()
         return Response(service.metrics.exposition(service.state), media_type=CONTENT_TYPE)
@@ -159,7 +163,12 @@ class AnswerResponse(Response):
         self._live = live
         self._stream = stream
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(
+        self,
+        scope: Scope,  # noqa: ARG002 - ASGI
+        receive: Receive,
+        send: Send,
+    ) -> None:
         """ASGI."""
         watcher = asyncio.create_task(_watch(receive, self._live))
         try:
@@ -177,7 +186,7 @@ class AnswerResponse(Response):
             await send({"type": "http.response.body", "body": data, "more_body": True})
         if live.abandoned:
             return
-        if not started and live.failure is not None:
+        if live.failure is not None:
             raise live.failure
         await send({"type": "http.response.body", "body": b""})
 
@@ -201,6 +210,7 @@ def _plan(
     host: ModelHost,
     identity: ServedIdentity,
     prompt: list[int],
+    *,
     body: ChatCompletionRequest | CompletionRequest,
     headers: Mapping[str, str],
     top_logprobs: int | None,
@@ -241,7 +251,7 @@ def _json(model: WorkerStatus) -> Response:
     return Response(orjson.dumps(model.model_dump(mode="json")), media_type="application/json")
 
 
-async def _error_response(request: Request, error: Exception) -> Response:
+async def _error_response(_: Request, error: Exception) -> Response:
     if not isinstance(error, TiltyardError):
         raise error
     status, headers, body = to_http(error)

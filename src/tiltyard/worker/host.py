@@ -122,15 +122,15 @@ class ModelHost:
         return prompt_ids(self.tokenizer, prompt, special=True)
 
     def plan(self, identity: ServedIdentity, prompt: Sequence[int], request: AnswerRequest) -> AnswerPlan:
-        """Fix everything that decides the answer; raises `ContextTooLong` or `InvalidRequest` if it cannot run.
+        """Fix everything that decides the answer; `ContextTooLong` or `InvalidRequest` if it cannot run.
 
         Without `max_tokens` an answer may fill the context.
         """
         room = self.max_context_tokens - len(prompt)
         if room < 1:
             raise ContextTooLong(
-                f"prompt has {len(prompt):,} tokens; {identity.name} accepts {self.max_context_tokens - 1:,}. "
-                "Shorten it.",
+                f"prompt has {len(prompt):,} tokens; {identity.name} accepts "
+                f"{self.max_context_tokens - 1:,}. Shorten it.",
                 param="prompt",
             )
         sampling = request.sampling.model_copy(update={"max_tokens": request.sampling.max_tokens or room})
@@ -190,7 +190,7 @@ def load_host(
     blocks = settings.kv_memory_bytes // bytes_a_block
     if blocks < 1:
         raise ConfigurationError(
-            f"kv_memory_mb leaves {settings.kv_memory_bytes:,} bytes; one block of {BLOCK_TOKENS} tokens takes "
+            f"kv_memory_mb leaves {settings.kv_memory_bytes:,} bytes; a block of {BLOCK_TOKENS} tokens takes "
             f"{bytes_a_block:,}. Raise kv_memory_mb.",
             param="kv_memory_mb",
         )
@@ -233,8 +233,8 @@ def _one_way_of_holding(identities: Mapping[str, IdentityDeclaration]) -> Identi
     ways = {(d.quantization, d.kv_precision) for d in identities.values()}
     if len(ways) > 1:
         raise ConfigurationError(
-            f"identities {', '.join(sorted(identities))} differ in quantization or kv_precision and cannot share "
-            "one worker; start a worker for each",
+            f"identities {', '.join(sorted(identities))} differ in quantization or kv_precision and cannot "
+            "share one worker; start a worker for each",
             param="identities",
         )
     return next(iter(identities.values()))

@@ -50,7 +50,8 @@ NOTHING: Command = ("nothing",)
 class EngineLoop:
     """Runs one engine on one thread.
 
-    `deliver` is called on that thread after each step; `failed` if the thread dies. Requests must have passed `engine.check` and have fresh ids.
+    `deliver` is called on that thread after each step; `failed` if the thread dies. Requests must have passed
+    `engine.check` and have fresh ids.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What `/metrics` says, under vLLM's names so that existing dashboards work, and under our own where it has none."""
+"""What `/metrics` says: under vLLM's names, so that dashboards work, and under our own where it has none."""
 
 from __future__ import annotations
 

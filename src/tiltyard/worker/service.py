@@ -36,6 +36,7 @@ class LiveAnswer:
         self.abandoned = False
         self._stream = stream
         self._frames: list[bytes] = []
+        self._begun = False
         self._over = False
         self._news = asyncio.Event()
 
@@ -46,6 +47,7 @@ class LiveAnswer:
             await self._news.wait()
         if self.abandoned or not self._frames:
             return None
+        self._begun = True
         taken, self._frames = b"".join(self._frames), []
         return taken
 
@@ -69,9 +71,11 @@ class LiveAnswer:
 
     def fail(self, error: TiltyardError) -> None:
         """End the answer with an error; a stream that has begun gets it as its last frame."""
-        self.failure = error
-        if self._stream:
+        if self._begun:
             self._frames.append(frame(orjson.dumps(to_http(error)[2])))
+        else:
+            self._frames = []
+            self.failure = error
         self._over = True
         self._news.set()
 

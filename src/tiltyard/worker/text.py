@@ -1,8 +1,8 @@
 """From token ids to text that may be shown: whole characters only, and never a part of a stop string.
 
 Stop strings act as if the answer were written one character at a time: the stop string that is complete first
-wins; of several complete at the same character, the one that began first. So the result does not depend on how
-the text is cut into tokens. Text is held back while it could still become a stop string.
+wins; of several complete at the same character, the one that began first. So the result does not depend on
+how the text is cut into tokens. Text is held back while it could still become a stop string.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ class TextStream:
     """The visible text of one answer.
 
     >>> stream = TextStream(stop=("END",))
-    >>> [stream.push(b) for b in (b"caf\\xc3", b"\\xa9 E", b"N", b"Dless")]
-    [Piece(text='caf', stop_match=None), Piece(text='é ', stop_match=None), Piece(text='', stop_match=None), Piece(text='', stop_match='END')]
+    >>> [stream.push(data).text for data in (b"caf\\xc3", b"\\xa9 E", b"N")]
+    ['caf', 'é ', '']
+    >>> stream.push(b"Dless")
+    Piece(text='', stop_match='END')
     """
 
     def __init__(self, stop: Sequence[str] = ()) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from tiltyard.kernels import BLOCK_TOKENS
 
 from tiltyard.engine.engine import Engine, EngineConfig
 from tiltyard.engine.request import EngineRequest, SamplingSettings
+from tiltyard.kernels import BLOCK_TOKENS
 
 VOCABULARY = 61
 NEVER_WRITTEN = -1
@@ -24,7 +24,7 @@ class ToyModel:
         self.kv = np.full((blocks, BLOCK_TOKENS, 2), NEVER_WRITTEN, np.int64)
         self.calls: list[int] = []
 
-    def forward(
+    def forward(  # noqa: PLR0917
         self,
         tokens: NDArray[np.int32],
         positions: NDArray[np.int32],
