@@ -32,8 +32,8 @@ from tiltyard.errors import (
     Unavailable,
     UpstreamFailed,
 )
-from tiltyard.events.log import EventLog
 from tiltyard.events.ids import new_battle_id
+from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     BattleOpened,
     BattleTurnFinished,
@@ -125,8 +125,9 @@ class Arena:
     async def open(self, voter: Voter, message: str) -> Battle:
         """Draw a pair, record it, and ask both sides.
 
-        Raises `InvalidRequest` for an empty or too long message, `Overloaded` when this voter has too many battles
-        running, `Unavailable` with fewer than 2 contestants, `StorageFailed` when the log refuses (nobody is asked).
+        Raises `InvalidRequest` for an empty or too long message, `Overloaded` when this voter has too many
+        battles running, `Unavailable` with fewer than 2 contestants, `StorageFailed` when the log refuses;
+        then nobody is asked.
         """
         message = self._checked_message(message)
         self._check_load(voter)
@@ -184,7 +185,12 @@ class Arena:
     def unfinished(self, voter: Voter) -> Battle | None:
         """The voter's latest battle that waits for its vote, among those in memory."""
         return next(
-            (b for b in reversed(self._battles.values()) if b.voter == voter.id and b.vote is None and b.turns), None
+            (
+                b
+                for b in reversed(self._battles.values())
+                if b.voter == voter.id and b.vote is None and b.turns
+            ),
+            None,
         )
 
     async def say(self, battle: Battle, message: str) -> None:
@@ -292,7 +298,8 @@ class Arena:
                 answer.finish = "length"
             else:
                 raise UpstreamFailed(
-                    f"{contestant.identity} ended with finish_reason {stream.finish_reason!r}", code="unknown_finish"
+                    f"{contestant.identity} ended with finish_reason {stream.finish_reason!r}",
+                    code="unknown_finish",
                 )
         except TiltyardError as error:
             _logger.warning("%s side %s failed: %s", battle.id, side, error)
@@ -309,7 +316,10 @@ class Arena:
             answer = turn.answers[side]
             if not task.cancelled() and (bug := task.exception()) is not None:
                 _logger.error("%s side %s broke", battle.id, side, exc_info=bug)
-                answer.finish, answer.trouble = "failed", "This side failed inside the arena; see the server's output."
+                answer.finish, answer.trouble = (
+                    "failed",
+                    "This side failed inside the arena; see the server's output.",
+                )
             elif answer.finish is None:  # cancelled before its first step
                 answer.finish = "cancelled"
         first, second = turn.answers["a"], turn.answers["b"]
@@ -330,7 +340,10 @@ class Arena:
         except StorageFailed as error:
             _logger.error("%s turn %s was not recorded: %s", battle.id, turn.number, error)
             for answer in (first, second):
-                answer.finish, answer.trouble = "failed", "The answers could not be recorded, so they cannot be judged."
+                answer.finish, answer.trouble = (
+                    "failed",
+                    "The answers could not be recorded, so they cannot be judged.",
+                )
         finally:
             turn.settled = True
             self._answering.pop(battle.id, None)
@@ -346,8 +359,8 @@ class Arena:
             raise InvalidRequest("the message is empty. Write a question for the two sides.", param="content")
         if len(message) > self.limits.message_characters:
             raise InvalidRequest(
-                f"the message has {len(message):,} characters; the arena takes {self.limits.message_characters:,}. "
-                "Shorten it.",
+                f"the message has {len(message):,} characters; the arena takes "
+                f"{self.limits.message_characters:,}. Shorten it.",
                 param="content",
                 code="message_too_long",
             )
@@ -357,8 +370,8 @@ class Arena:
         running = sum(battle.running for battle in self._battles.values() if battle.voter == voter.id)
         if running >= self.limits.running_battles_per_voter:
             raise Overloaded(
-                f"{running} of your battles are still being answered, the most at one time. Wait for one to end, "
-                "or stop it.",
+                f"{running} of your battles are still being answered, the most at one time. Wait for one to "
+                "end, or stop it.",
                 retry_after_s=5,
             )
 
@@ -371,7 +384,7 @@ class Arena:
 
 
 def trouble_of(error: TiltyardError) -> str:
-    """What the voter may hear of a side's failure: the cause, without the server's words, which may hold a name."""
+    """What the voter may hear of a failure: its cause, without the server's words, which may hold a name."""
     if isinstance(error, ContextTooLong):
         return "The conversation no longer fits what this side can read. Start a new round."
     if isinstance(error, Overloaded):

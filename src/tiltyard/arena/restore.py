@@ -86,7 +86,9 @@ def _restore(log: EventLog, name: str) -> Battle | None:
 
 def _answer(log: EventLog, generation: str | None, finish: FinishReason) -> Answer:
     if finish == "failed":
-        return Answer(generation=generation, finish=finish, trouble="This side gave no complete answer. Try again.")
+        return Answer(
+            generation=generation, finish=finish, trouble="This side gave no complete answer. Try again."
+        )
     if generation is None:
         return Answer(finish=finish)
     try:
@@ -103,5 +105,3 @@ def response_text(log: EventLog, generation: str) -> str:
         raise ContentMissing(f"a policy kept no words of {generation}")
     stored: _StoredResponse = orjson.loads(log.read_content(response))
     return stored["choices"][0]["text"]
-
-

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tiltyard.errors import Conflict, InvalidRequest
-from tiltyard.events.schema import Choice, Contestant, ContentRef, FinishReason, Side
+from tiltyard.events.schema import Choice, ContentRef, Contestant, FinishReason, Side
 from tiltyard.identity.canonical import Digest
 
 SIDES: tuple[Side, Side] = ("a", "b")
@@ -147,8 +147,8 @@ class Battle:
             )
         if len(self.turns) >= limits.turns:
             raise InvalidRequest(
-                f"this battle has {len(self.turns)} messages, the most that one battle takes. Vote now, or start "
-                "a new round.",
+                f"this battle has {len(self.turns)} messages, the most that one battle takes. Vote now, or "
+                "start a new round.",
                 code="too_many_turns",
             )
 

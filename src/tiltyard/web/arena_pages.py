@@ -1,4 +1,4 @@
-"""The arena for people: plain pages and forms that work without JavaScript; a script only makes them livelier."""
+"""The arena for people: pages and forms that work without JavaScript; a script only makes them livelier."""
 
 from __future__ import annotations
 
@@ -158,7 +158,9 @@ class ArenaPages:
         voted_at = ""
         if battle.vote is not None:
             revealed = await reveal_of(battle, self._arena.log, self._arena.contestants())
-            voted_at = datetime.fromtimestamp(battle.vote.time_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+            voted_at = datetime.fromtimestamp(battle.vote.time_us / 1e6, UTC).strftime(
+                "%Y-%m-%d %H:%M:%S UTC"
+            )
         limits = self._arena.limits
         return render(
             "battle.html",
