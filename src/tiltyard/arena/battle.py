@@ -13,24 +13,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
 
+from tiltyard.arena.answering import answer_side
 from tiltyard.arena.pairing import POLICY, Entrant, Randomness, draw
 from tiltyard.arena.restore import restore
 from tiltyard.arena.transcript import SIDES, Battle, Limits, Turn
 from tiltyard.arena.voter import Voter, token_digest, token_matches
 from tiltyard.client import ModelClient
 from tiltyard.errors import (
-    ContextTooLong,
     InvalidRequest,
     NotFound,
     Overloaded,
     StorageFailed,
-    TiltyardError,
-    Unavailable,
-    UpstreamFailed,
 )
 from tiltyard.events.ids import new_battle_id
 from tiltyard.events.log import EventLog
@@ -39,7 +34,6 @@ from tiltyard.events.schema import (
     BattleTurnFinished,
     BattleTurnStarted,
     Contestant,
-    FinishReason,
     Side,
 )
 
@@ -47,49 +41,8 @@ SOURCE = "tiltyard/arena"
 KEPT_IN_MEMORY = 512
 """Settled battles kept ready; older ones are restored from the log when their voter comes back."""
 
-HEARTBEAT_S = 15.0
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class TurnBegan:
-    """What is watched now; text that was shown for an earlier attempt is void."""
-
-    turn: int
-    attempt: int
-
-
-@dataclass(frozen=True)
-class Delta:
-    """More text of one side."""
-
-    side: Side
-    text: str
-
-
-@dataclass(frozen=True)
-class Done:
-    """One side has ended."""
-
-    side: Side
-    finish_reason: FinishReason
-    trouble: str | None
-
-
-@dataclass(frozen=True)
-class Settled:
-    """Both sides have ended and the log knows it; nothing follows."""
-
-    can_vote: bool
-
-
-@dataclass(frozen=True)
-class Quiet:
-    """Nothing was said for a while; a connection that nobody reads shows when this is sent."""
-
-
-Frame: TypeAlias = TurnBegan | Delta | Done | Settled | Quiet
 
 
 class Arena:
@@ -213,39 +166,6 @@ class Arena:
         while battle.running:
             await battle.change.wait()
 
-    async def watch(self, battle: Battle) -> AsyncIterator[Frame]:
-        """Yield the current turn from its first character until it is settled.
-
-        That one side has ended is said when both have, so that the watcher learns of speed no more than the
-        text shows; a failure is said at once.
-        """
-        if not battle.turns:
-            return
-        turn = battle.turns[-1]
-        sent: dict[Side, int] = {"a": 0, "b": 0}
-        done: set[Side] = set()
-        yield TurnBegan(turn.number, turn.attempt)
-        while True:
-            change = battle.change  # taken before looking, so that no change is missed
-            for side in SIDES:
-                answer = turn.answers[side]
-                if text := answer.text[sent[side] :]:
-                    sent[side] += len(text)
-                    yield Delta(side, text)
-            for side in SIDES:
-                answer = turn.answers[side]
-                tellable = turn.settled or answer.finish == "failed"
-                if tellable and answer.finish is not None and side not in done:
-                    done.add(side)
-                    yield Done(side, answer.finish, answer.trouble)
-            if turn.settled and len(done) == len(SIDES):
-                yield Settled(can_vote=battle.vote is None and bool(battle.judged_turns))
-                return
-            try:
-                await asyncio.wait_for(change.wait(), HEARTBEAT_S)
-            except TimeoutError:
-                yield Quiet()
-
     async def close(self) -> None:
         """End all answers and wait until they are recorded; call it when the server stops."""
         for battle in list(self._battles.values()):
@@ -264,50 +184,16 @@ class Arena:
         turn = Turn(number=number, attempt=attempt, message=message, message_ref=content.ref)
         battle.turns[number:] = [turn]
         sides = {
-            side: asyncio.create_task(self._answer(battle, turn, side), name=f"{battle.id} {side}")
+            side: asyncio.create_task(
+                answer_side(self.client, battle, turn, side, max_tokens=self.limits.answer_tokens),
+                name=f"{battle.id} {side}",
+            )
             for side in SIDES
         }
         self._answering[battle.id] = sides
         supervisor = asyncio.create_task(self._settle(battle, turn, sides), name=f"{battle.id} turn {number}")
         self._turns.add(supervisor)
         supervisor.add_done_callback(self._turns.discard)
-        battle.notify()
-
-    async def _answer(self, battle: Battle, turn: Turn, side: Side) -> None:
-        """Stream one side into its `Answer`; however it ends, `finish` says so."""
-        answer = turn.answers[side]
-        contestant = battle.contestants[side]
-        try:
-            async with self.client.stream_chat(
-                contestant.identity, battle.conversation(side), max_tokens=self.limits.answer_tokens
-            ) as stream:
-                answer.generation = stream.generation or None
-                if stream.identity and stream.identity != contestant.behaviour:
-                    raise UpstreamFailed(
-                        f"{contestant.identity} is served as {stream.identity}, but {battle.id} drew "
-                        f"{contestant.behaviour}",
-                        code="identity_changed",
-                    )
-                async for text in stream:
-                    answer.text += text
-                    battle.notify()
-                answer.generation = answer.generation or stream.generation or None
-            if stream.finish_reason == "stop":
-                answer.finish = "stop"
-            elif stream.finish_reason == "length":
-                answer.finish = "length"
-            else:
-                raise UpstreamFailed(
-                    f"{contestant.identity} ended with finish_reason {stream.finish_reason!r}",
-                    code="unknown_finish",
-                )
-        except TiltyardError as error:
-            _logger.warning("%s side %s failed: %s", battle.id, side, error)
-            answer.finish = "failed"
-            answer.trouble = trouble_of(error)
-        except asyncio.CancelledError:
-            answer.finish = "cancelled"
-            raise
         battle.notify()
 
     async def _settle(self, battle: Battle, turn: Turn, sides: dict[Side, asyncio.Task[None]]) -> None:
@@ -381,23 +267,6 @@ class Arena:
             old = self._battles[name]
             if not old.running and not old.gate.locked():
                 del self._battles[name]
-
-
-def trouble_of(error: TiltyardError) -> str:
-    """What the voter may hear of a failure: its cause, without the server's words, which may hold a name."""
-    if isinstance(error, ContextTooLong):
-        return "The conversation no longer fits what this side can read. Start a new round."
-    if isinstance(error, Overloaded):
-        return "This side has too many requests waiting. Try again in a moment."
-    if isinstance(error, NotFound | Unavailable):
-        return "This side cannot be reached just now. Try again in a moment."
-    if isinstance(error, InvalidRequest):
-        return "This side refused the request."
-    if error.code == "timed_out":
-        return "This side sent nothing for too long."
-    if error.code == "identity_changed":
-        return "This side was replaced while the battle went on. Start a new round."
-    return "This side broke off before its answer was complete. Try again."
 
 
 def _belongs(battle: Battle, voter: Voter | None, token: str | None) -> bool:

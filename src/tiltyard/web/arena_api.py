@@ -11,11 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from tiltyard.arena.battle import Arena, Delta, Done, Frame, Quiet, Settled, TurnBegan
+from tiltyard.arena.battle import Arena
 from tiltyard.arena.reveal import reveal_of
 from tiltyard.arena.transcript import Battle
 from tiltyard.arena.vote import cast
 from tiltyard.arena.voter import Voter
+from tiltyard.arena.watching import Delta, Done, Frame, Quiet, Settled, TurnBegan, watch
 from tiltyard.errors import InvalidRequest
 from tiltyard.events.schema import Side
 from tiltyard.identity.canonical import Json
@@ -138,12 +139,12 @@ class ArenaApi:
         )
 
     async def _frames(self, battle: Battle) -> AsyncIterator[bytes]:
-        async for frame in self._arena.watch(battle):
+        async for frame in watch(battle):
             yield encode(frame)
 
     async def _snapshots(self, battle: Battle) -> AsyncIterator[bytes]:
         said: dict[Side, str] = {"a": "", "b": ""}
-        async for frame in self._arena.watch(battle):
+        async for frame in watch(battle):
             if isinstance(frame, Delta):
                 said[frame.side] += frame.text
                 html = render_markdown(said[frame.side])
