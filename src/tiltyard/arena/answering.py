@@ -53,8 +53,7 @@ async def answer_side(
             )
     except TiltyardError as error:
         _logger.warning("%s side %s failed: %s", battle.id, side, error)
-        answer.finish = "failed"
-        answer.trouble = trouble_of(error)
+        answer.fail(trouble_of(error))
     except asyncio.CancelledError:
         answer.finish = "cancelled"
         raise

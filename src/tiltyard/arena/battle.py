@@ -3,7 +3,7 @@
 1. `open` draws a pair and a side order and appends `BattleOpened`, durable before anybody is asked.
 2. Each message appends `BattleTurnStarted`; then both sides are asked at once, in tasks of the server that
    live on when the browser leaves.
-3. Whoever watches (`watch`) gets what was said so far and then what comes, also after a reload.
+3. Whoever watches (`arena/watching.py`) gets what was said so far and then what comes, also after a reload.
 4. When both sides have ended, `BattleTurnFinished` is appended and the turn is settled.
 5. `arena/vote.py` takes the vote.
 """
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from tiltyard.arena.answering import answer_side
 from tiltyard.arena.pairing import POLICY, Entrant, Randomness, draw
-from tiltyard.arena.restore import restore
+from tiltyard.arena.restore import INTERRUPTED, restore
 from tiltyard.arena.transcript import SIDES, Battle, Limits, Turn
 from tiltyard.arena.voter import Voter, token_digest, token_matches
 from tiltyard.client import ModelClient
@@ -25,7 +25,7 @@ from tiltyard.errors import (
     InvalidRequest,
     NotFound,
     Overloaded,
-    StorageFailed,
+    TiltyardError,
 )
 from tiltyard.events.ids import new_battle_id
 from tiltyard.events.log import EventLog
@@ -41,7 +41,6 @@ SOURCE = "tiltyard/arena"
 KEPT_IN_MEMORY = 512
 """Settled battles kept ready; older ones are restored from the log when their voter comes back."""
 
-
 _logger = logging.getLogger(__name__)
 
 
@@ -52,7 +51,7 @@ class Arena:
 
         arena = Arena(log=log, client=client, contestants=lambda: entrants, rng=random.SystemRandom())
         battle = await arena.open(voter, "Why is the sky blue?")
-        async for frame in arena.watch(battle):
+        async for frame in watch(battle):
             ...
     """
 
@@ -74,6 +73,7 @@ class Arena:
         self._answering: dict[str, dict[Side, asyncio.Task[None]]] = {}
         self._turns: set[asyncio.Task[None]] = set()
         self._restoring = asyncio.Lock()
+        self._closing = False
 
     async def open(self, voter: Voter, message: str) -> Battle:
         """Draw a pair, record it, and ask both sides.
@@ -162,12 +162,19 @@ class Arena:
 
     async def stop(self, battle: Battle) -> None:
         """End the answers that are being written and wait until that is recorded; no harm if none is."""
+        if not battle.running:
+            return
+        turn = battle.turns[-1]
         self._cancel(battle)
-        while battle.running:
+        while not turn.settled:
             await battle.change.wait()
 
     async def close(self) -> None:
-        """End all answers and wait until they are recorded; call it when the server stops."""
+        """End all answers and wait until they are recorded; call it when the server stops.
+
+        They count as failed: a voter who comes back is offered to have them made anew.
+        """
+        self._closing = True
         for battle in list(self._battles.values()):
             self._cancel(battle)
         if self._turns:
@@ -202,12 +209,11 @@ class Arena:
             answer = turn.answers[side]
             if not task.cancelled() and (bug := task.exception()) is not None:
                 _logger.error("%s side %s broke", battle.id, side, exc_info=bug)
-                answer.finish, answer.trouble = (
-                    "failed",
-                    "This side failed inside the arena; see the server's output.",
-                )
+                answer.fail("This side failed inside the arena; see the server's output.")
             elif answer.finish is None:  # cancelled before its first step
                 answer.finish = "cancelled"
+            if answer.finish == "cancelled" and self._closing:
+                answer.fail(INTERRUPTED)
         first, second = turn.answers["a"], turn.answers["b"]
         try:
             await self.log.append(
@@ -223,13 +229,10 @@ class Arena:
                 subject=battle.id,
                 source=SOURCE,
             )
-        except StorageFailed as error:
+        except TiltyardError as error:
             _logger.error("%s turn %s was not recorded: %s", battle.id, turn.number, error)
             for answer in (first, second):
-                answer.finish, answer.trouble = (
-                    "failed",
-                    "The answers could not be recorded, so they cannot be judged.",
-                )
+                answer.fail("The answers could not be recorded, so they cannot be judged.")
         finally:
             turn.settled = True
             self._answering.pop(battle.id, None)
