@@ -6,9 +6,9 @@ the OpenTelemetry GenAI conventions where one exists (`docs/events.md` has the t
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, JsonValue, PlainSerializer
 
 from tiltyard.identity.canonical import Digest
 from tiltyard.identity.declaration import IdentityDeclaration
@@ -17,6 +17,8 @@ from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment, F
 Side = Literal["a", "b"]
 Choice = Literal["a", "b", "tie", "both_bad"]
 FinishReason = Literal["stop", "length", "cancelled", "failed"]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**64), PlainSerializer(str, return_type=str, when_used="json")]
+"""A 64-bit integer; a decimal string in JSON, where numbers beyond 2^53 would lose bits."""
 
 
 class ContentRef(Frozen):
@@ -87,10 +89,12 @@ class GenerationFinished(EventData):
     prompt_token_digest: Digest | None
     sampling: DefaultSampling
     """Effective values: the request's over the identity's defaults."""
-    seed: int
+    seed: Seed
     stop: tuple[str, ...] = ()
     logit_bias: dict[str, float] = Field(default_factory=dict)
     n: int = 1
+    ignore_eos: bool = False
+    """Whether end-of-text tokens were ordinary ones (load tests ask for it)."""
     stream: bool
     choices: tuple[ChoiceOutcome, ...]
     error: str | None = None
@@ -103,6 +107,10 @@ class GenerationFinished(EventData):
     time_to_first_token_ms: float | None = None
     total_ms: float
     peak_kv_blocks: int | None = None
+
+    def unique_key(self) -> str | None:
+        """One ending a generation."""
+        return f"generation:{self.generation}"
 
 
 class Contestant(Frozen):
@@ -129,6 +137,10 @@ class BattleOpened(EventData):
     """Name and version of the pairing policy."""
     vote_token_digest: Digest
 
+    def unique_key(self) -> str | None:
+        """A battle opens once."""
+        return f"battle:{self.battle}"
+
 
 class BattleTurnStarted(EventData):
     """Written by the arena for each user message, and for each regeneration of the last one."""
@@ -139,6 +151,10 @@ class BattleTurnStarted(EventData):
     attempt: int
     """0 at first, then one more for each regeneration."""
     message: ContentRef
+
+    def unique_key(self) -> str | None:
+        """An attempt starts once."""
+        return f"turn-started:{self.battle}:{self.turn}:{self.attempt}"
 
 
 class BattleTurnFinished(EventData):
@@ -152,6 +168,10 @@ class BattleTurnFinished(EventData):
     generation_b: str | None
     finish_a: FinishReason
     finish_b: FinishReason
+
+    def unique_key(self) -> str | None:
+        """An attempt ends once."""
+        return f"turn-finished:{self.battle}:{self.turn}:{self.attempt}"
 
 
 class VoteCast(EventData):
@@ -209,6 +229,23 @@ class WorkerStopped(EventData):
     reason: str
 
 
+class SubjectErased(EventData):
+    """Written by the log when a data subject's keys were destroyed: the tombstone of their words."""
+
+    TYPE: ClassVar[str] = "tiltyard.subject.erased.v1"
+    erased: str
+    """The data subject, a pseudonymous id."""
+    keys_destroyed: int
+    reason: str
+
+
+class Unrecognised(EventData):
+    """Stands in for an event of a type that this version does not know; never written."""
+
+    TYPE: ClassVar[str] = ""
+    document: dict[str, JsonValue]
+
+
 EVENT_TYPES: tuple[type[EventData], ...] = (
     IdentityRegistered,
     GenerationFinished,
@@ -219,4 +256,5 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     LeaderboardPublished,
     WorkerReady,
     WorkerStopped,
+    SubjectErased,
 )

@@ -2,6 +2,7 @@
 "use strict";
 (() => {
   const root = document.documentElement;
+  root.classList.add("js"); // shows what works only with scripts
   const system = window.matchMedia("(prefers-color-scheme: dark)");
   const remembered = () => {
     try {

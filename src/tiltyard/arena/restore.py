@@ -1,0 +1,107 @@
+"""Bring a battle back from the log and the vault, after a restart or when memory has let it go."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypedDict
+
+import orjson
+
+from tiltyard.arena.transcript import SIDES, Answer, Battle, CastVote, Turn
+from tiltyard.errors import ContentMissing, NotFound
+from tiltyard.events.envelope import StoredEvent
+from tiltyard.events.log import EventLog
+from tiltyard.events.schema import (
+    BattleOpened,
+    BattleTurnFinished,
+    BattleTurnStarted,
+    FinishReason,
+    VoteCast,
+)
+
+INTERRUPTED = "The server stopped while this side was answering. Try again."
+WORDS_GONE = "The words of this answer are no longer kept."
+
+
+class _StoredChoice(TypedDict):
+    index: int
+    text: str
+
+
+class _StoredResponse(TypedDict):
+    choices: list[_StoredChoice]
+
+
+async def restore(log: EventLog, battle: str) -> Battle | None:
+    """Return the battle as the log has it, or `None` if it was never opened.
+
+    A turn that was being answered when the server died comes back as failed on both sides, so that the voter
+    can have it answered anew. Raises `ContentMissing` when the voter's own words were erased.
+    """
+    return await asyncio.to_thread(_restore, log, battle)
+
+
+def cast_vote_of(event: StoredEvent, vote: VoteCast) -> CastVote:
+    """What a `VoteCast` event means for its battle."""
+    return CastVote(
+        choice=vote.choice,
+        receipt=event.id,
+        time_us=event.time_us,
+        turns=vote.turns,
+        generations_a=vote.generations_a,
+        generations_b=vote.generations_b,
+    )
+
+
+def _restore(log: EventLog, name: str) -> Battle | None:
+    battle: Battle | None = None
+    for event in log.read(subject=name):
+        match event.data:
+            case BattleOpened() as opened:
+                battle = Battle(
+                    id=opened.battle,
+                    voter=opened.voter,
+                    contestants={"a": opened.contestants[0], "b": opened.contestants[1]},
+                    pair_probability=opened.pair_probability,
+                    side_probability=opened.side_probability,
+                    vote_token_digest=opened.vote_token_digest,
+                )
+            case BattleTurnStarted() as started if battle is not None:
+                message = log.read_content(started.message).decode()
+                battle.turns[started.turn :] = [
+                    Turn(started.turn, started.attempt, message, started.message, settled=True)
+                ]
+                for side in SIDES:
+                    battle.turns[-1].answers[side] = Answer(finish="failed", trouble=INTERRUPTED)
+            case BattleTurnFinished() as finished if battle is not None:
+                answers = battle.turns[-1].answers
+                answers["a"] = _answer(log, finished.generation_a, finished.finish_a)
+                answers["b"] = _answer(log, finished.generation_b, finished.finish_b)
+            case VoteCast() as vote if battle is not None:
+                battle.vote = cast_vote_of(event, vote)
+            case _:
+                pass  # an event of a later version that is about this battle too
+    return battle
+
+
+def _answer(log: EventLog, generation: str | None, finish: FinishReason) -> Answer:
+    if finish == "failed":
+        return Answer(
+            generation=generation, finish=finish, trouble="This side gave no complete answer. Try again."
+        )
+    if generation is None:
+        return Answer(finish=finish)
+    try:
+        text = response_text(log, generation)
+    except (ContentMissing, NotFound):
+        return Answer(generation=generation, finish=finish, trouble=WORDS_GONE)
+    return Answer(text=text, generation=generation, finish=finish)
+
+
+def response_text(log: EventLog, generation: str) -> str:
+    """Read the words of a generation from the vault; raises `NotFound` or `ContentMissing`."""
+    response = log.generation(generation).response
+    if response is None:
+        raise ContentMissing(f"a policy kept no words of {generation}")
+    stored: _StoredResponse = orjson.loads(log.read_content(response))
+    return stored["choices"][0]["text"]

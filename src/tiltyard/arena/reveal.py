@@ -1,0 +1,183 @@
+"""Who was who, told once the vote is cast: names, identities, settings, and what differs between the sides."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tiltyard.arena.pairing import Entrant
+from tiltyard.arena.transcript import Battle
+from tiltyard.errors import Conflict
+from tiltyard.events.log import EventLog
+from tiltyard.events.schema import Choice, IdentityRegistered, Side
+from tiltyard.identity.canonical import Digest, Json
+from tiltyard.identity.manifest import Behaviour
+
+LEADERBOARD = "/leaderboard"
+
+
+@dataclass(frozen=True)
+class RevealedSide:
+    """One side, unmasked."""
+
+    side: Side
+    name: str
+    identity: Digest
+    """Behaviour digest."""
+    generations: tuple[str, ...]
+    description: str
+    organization: str
+    license: str
+    setting: Mapping[str, str]
+    """Manifest fields in words, such as `sampling.temperature`; empty when the manifest is not known here."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One manifest field in which the sides differ."""
+
+    field: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True)
+class Reveal:
+    """What the voter learns."""
+
+    battle: str
+    choice: Choice
+    receipt: str
+    time_us: int
+    turns: int
+    pair_probability: float
+    side_probability: float
+    a: RevealedSide
+    b: RevealedSide
+
+    @property
+    def differences(self) -> list[Difference]:
+        """Manifest fields in which the sides differ."""
+        return [
+            Difference(field, first, second)
+            for field in self.a.setting
+            if (first := self.a.setting[field]) != (second := self.b.setting.get(field, "none"))
+        ] + [
+            Difference(field, "none", value)
+            for field, value in self.b.setting.items()
+            if field not in self.a.setting
+        ]
+
+    @property
+    def replay_command(self) -> str:
+        """The command that makes both sides' answers again."""
+        return f"tiltyard replay {self.battle}"
+
+    def to_json(self) -> dict[str, Json]:
+        """The body of the vote's HTTP answer."""
+        return {
+            "battle": self.battle,
+            "choice": self.choice,
+            "receipt": self.receipt,
+            "turns": self.turns,
+            "pair_probability": self.pair_probability,
+            "side_probability": self.side_probability,
+            "a": _side_json(self.a),
+            "b": _side_json(self.b),
+            "differences": [{"field": d.field, "a": d.a, "b": d.b} for d in self.differences],
+            "replay": self.replay_command,
+            "leaderboard": LEADERBOARD,
+        }
+
+
+def reveal(battle: Battle, known: Iterable[Entrant]) -> Reveal:
+    """Say who was who; raises `Conflict` before the vote, whoever asks.
+
+    `known` are the identities that this installation can describe; a side that is not among them is still named.
+    """
+    vote = battle.vote
+    if vote is None:
+        raise Conflict("this battle has no vote yet; the sides stay unnamed until it has", code="not_voted")
+    entrants = list(known)
+    return Reveal(
+        battle=battle.id,
+        choice=vote.choice,
+        receipt=vote.receipt,
+        time_us=vote.time_us,
+        turns=vote.turns,
+        pair_probability=battle.pair_probability,
+        side_probability=battle.side_probability,
+        a=_unmask(battle, "a", vote.generations_a, entrants),
+        b=_unmask(battle, "b", vote.generations_b, entrants),
+    )
+
+
+async def reveal_of(battle: Battle, log: EventLog, ready: Sequence[Entrant]) -> Reveal:
+    """Say who was who, described by the contestants that stand `ready`, or else by what the log has registered."""
+    return reveal(battle, [*ready, *await asyncio.to_thread(_registered, log)])
+
+
+def _registered(log: EventLog) -> list[Entrant]:
+    return [
+        Entrant.from_registration(event.data)
+        for event in log.read(types=[IdentityRegistered], newest_first=True)
+        if isinstance(event.data, IdentityRegistered)
+    ]
+
+
+def _unmask(
+    battle: Battle, side: Side, generations: tuple[str, ...], known: Sequence[Entrant]
+) -> RevealedSide:
+    contestant = battle.contestants[side]
+    entrant = next(
+        (e for e in known if (e.name, e.behaviour) == (contestant.identity, contestant.behaviour)),
+        Entrant(contestant.identity, contestant.behaviour),
+    )
+    return RevealedSide(
+        side=side,
+        name=contestant.identity,
+        identity=contestant.behaviour,
+        generations=generations,
+        description=entrant.description,
+        organization=entrant.organization,
+        license=entrant.license,
+        setting={} if entrant.manifest is None else dict(setting_of(entrant.manifest)),
+    )
+
+
+def setting_of(manifest: Behaviour) -> Iterator[tuple[str, str]]:
+    """Yield the manifest's fields, nested names joined by dots, with values in words."""
+    document = manifest.to_json()
+    if isinstance(document, Mapping):
+        yield from _flatten("", document)
+
+
+def _flatten(prefix: str, value: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
+    for name, inner in value.items():
+        path = f"{prefix}{name}"
+        if isinstance(inner, Mapping):
+            yield from _flatten(f"{path}.", inner)
+        else:
+            yield path, _words(inner)
+
+
+def _words(value: Json) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(_words(item) for item in value) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _side_json(side: RevealedSide) -> dict[str, Json]:
+    return {
+        "name": side.name,
+        "identity": side.identity,
+        "generations": list(side.generations),
+        "description": side.description,
+        "organization": side.organization,
+        "license": side.license,
+    }

@@ -1,0 +1,63 @@
+"""Take the one vote of a battle: checked, appended, durable, and only then known."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from tiltyard.arena.restore import cast_vote_of, restore
+from tiltyard.arena.transcript import Battle, CastVote
+from tiltyard.arena.voter import token_matches
+from tiltyard.errors import Conflict, InvalidRequest
+from tiltyard.events.log import EventLog
+from tiltyard.events.schema import Choice, VoteCast
+
+SOURCE = "tiltyard/arena"
+
+
+async def cast(log: EventLog, battle: Battle, *, token: str, choice: str) -> CastVote:
+    """Append the vote and return it once it is durable.
+
+    Raises `InvalidRequest` for an unknown choice or another battle's token, `Conflict` when the battle has its vote, is
+    still being answered or has no pair of answers, `StorageFailed` when the log refuses; then no vote exists.
+    """
+    if choice not in get_args(Choice):
+        raise InvalidRequest(
+            f"choice is {choice[:40]!r}; it must be one of {', '.join(get_args(Choice))}", param="choice"
+        )
+    if not token_matches(token, battle.vote_token_digest):
+        raise InvalidRequest(
+            "vote_token is not the token of this battle. Reload the battle's page and vote there.",
+            param="vote_token",
+            code="wrong_vote_token",
+        )
+    async with battle.gate:
+        battle.check_vote()
+        judged = battle.judged_turns
+        first, second = battle.contestants["a"], battle.contestants["b"]
+        vote = VoteCast(
+            battle=battle.id,
+            voter=battle.voter,
+            choice=_CHOICES[choice],
+            identity_a=first.identity,
+            identity_b=second.identity,
+            behaviour_a=first.behaviour,
+            behaviour_b=second.behaviour,
+            pair_probability=battle.pair_probability,
+            side_probability=battle.side_probability,
+            turns=len(judged),
+            generations_a=tuple(turn.answers["a"].generation or "" for turn in judged),
+            generations_b=tuple(turn.answers["b"].generation or "" for turn in judged),
+        )
+        try:
+            stored = await log.append(vote, subject=battle.id, source=SOURCE)
+        except Conflict:
+            # another process took this battle's vote: show what the log has
+            if (known := await restore(log, battle.id)) is not None:
+                battle.vote = known.vote
+            raise
+        battle.vote = cast_vote_of(stored, vote)
+        battle.notify()
+        return battle.vote
+
+
+_CHOICES: dict[str, Choice] = {choice: choice for choice in get_args(Choice)}

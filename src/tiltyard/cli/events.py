@@ -1,0 +1,253 @@
+"""`tiltyard events`: read the log, look at one event, check the seals, recreate the projections."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from tiltyard.errors import ContentMissing, NotFound, TiltyardError
+from tiltyard.events.envelope import StoredEvent
+from tiltyard.events.log import EventLog
+from tiltyard.events.schema import (
+    EVENT_TYPES,
+    BattleOpened,
+    BattleTurnFinished,
+    BattleTurnStarted,
+    EventData,
+    GenerationFinished,
+    IdentityRegistered,
+    LeaderboardPublished,
+    SubjectErased,
+    VoteCast,
+    WorkerReady,
+    WorkerStopped,
+)
+from tiltyard.events.verification import Head, content_refs_of
+
+_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Characters with which stored words could move the cursor, hide or reverse text on a terminal."""
+
+
+def event_type_named(name: str) -> type[EventData]:
+    """Find an event type by its class, its CloudEvents type or the middle of it: `VoteCast`, `vote.cast`."""
+    for event_type in EVENT_TYPES:
+        if name in {event_type.__name__, event_type.TYPE, short_type(event_type.TYPE)}:
+            return event_type
+    known = ", ".join(short_type(event_type.TYPE) for event_type in EVENT_TYPES)
+    raise click.BadParameter(f"{name!r} is no event type; known are {known}")
+
+
+@click.group(name="events", help=__doc__)
+@click.option(
+    "--data",
+    envvar="TILTYARD_DATA_DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("~/.local/share/tiltyard"),
+    show_default=True,
+    help="Data directory: log.db, keys.db and master.key are there.",
+)
+@click.option(
+    "--log",
+    "log_url",
+    envvar="TILTYARD_LOG",
+    metavar="URL",
+    help="The log, where it is not log.db in the data directory: a path or postgresql://… .",
+)
+@click.pass_context
+def command(context: click.Context, data: Path, log_url: str | None) -> None:
+    """Keep where the log is for the verb that follows."""
+    context.obj = (data.expanduser(), log_url)
+
+
+@command.command()
+@click.option("-f", "--follow", is_flag=True, help="Wait for more, until Ctrl-C.")
+@click.option("--type", "types", type=event_type_named, multiple=True, help="Only this type; may repeat.")
+@click.option("--subject", help="Only events about this battle, generation, identity or worker.")
+@click.option(
+    "-n", "--lines", type=click.IntRange(min=0), default=20, show_default=True, help="Newest events to show."
+)
+@click.option("--json", "as_json", is_flag=True, help="CloudEvents 1.0 documents, one a line.")
+@click.pass_context
+def tail(
+    context: click.Context,
+    *,
+    follow: bool,
+    types: tuple[type[EventData], ...],
+    subject: str | None,
+    lines: int,
+    as_json: bool,
+) -> None:
+    """Show the newest events, one a line."""
+    write = _json_line if as_json else readable_line
+    wanted = types or None
+    with _opened(context) as log:
+        after = log.last_sequence()
+        newest = list(log.read(types=wanted, subject=subject, limit=lines, newest_first=True))
+        for event in reversed(newest):
+            click.echo(write(event))
+
+        async def keep_going() -> None:
+            start = max(after, newest[0].sequence if newest else 0)
+            async for event in log.follow(start, types=wanted, subject=subject):
+                click.echo(write(event))
+
+        if follow:
+            try:
+                asyncio.run(keep_going())
+            except KeyboardInterrupt:
+                return
+
+
+@command.command()
+@click.argument("wanted", metavar="ID_OR_SUBJECT")
+@click.option("--content", is_flag=True, help="Also decrypt the words that the event names.")
+@click.pass_context
+def show(context: click.Context, wanted: str, content: bool) -> None:
+    """Show an event (by id or sequence), or every event about a subject."""
+    with _opened(context) as log:
+        for event in _find(log, wanted):
+            click.echo(json.dumps(event.to_cloudevent(), indent=2, ensure_ascii=False))
+            for name, ref in content_refs_of(event.data) if content else ():
+                try:
+                    words = log.read_content(ref).decode("utf-8", "replace")
+                except ContentMissing as error:
+                    words = f"({error.message})"
+                click.echo(f"--- {name}, {ref.size_bytes} bytes of {printable(ref.subject)}")
+                click.echo(printable(words))
+
+
+@command.command()
+@click.option("--head", metavar="N:HASH", help="A head printed earlier: fails if the log no longer holds it.")
+@click.option("--content", is_flag=True, help="Also decrypt all words and compare them with their digests.")
+@click.pass_context
+def verify(context: click.Context, head: str | None, content: bool) -> None:
+    """Check events against their seals; exit 1 and name the first fault if there is one."""
+    with _opened(context) as log, _Progress("checking") as progress:
+        report = log.verify(
+            head=Head.parse(head) if head else None, check_contents=content, report=progress.show
+        )
+    if report.fault is not None:
+        raise click.ClickException(f"FAULT: {report.fault.message}")
+    click.echo(f"ok: {report.events:,} events under {report.seals:,} seals")
+    if content:
+        click.echo(f"words: {report.contents:,} read, {report.contents_erased:,} erased")
+    if report.head is not None:
+        click.echo(f"head: {report.head}")
+
+
+@command.command()
+@click.pass_context
+def rebuild(context: click.Context) -> None:
+    """Recreate every projection from the events."""
+    with _opened(context) as log, _Progress("rebuilding") as progress:
+        events = log.rebuild(progress.show)
+    click.echo(f"rebuilt the projections from {events:,} events")
+
+
+def short_type(name: str) -> str:
+    """Return the middle of a type: `vote.cast` of `tiltyard.vote.cast.v1`."""
+    return re.sub(r"^tiltyard\.|\.v\d+$", "", name)
+
+
+def printable(text: str) -> str:
+    """Escape what could steer a terminal; line breaks and tabs stay."""
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
+
+
+def readable_line(event: StoredEvent) -> str:
+    """Write an event as one line: sequence, time, type, subject, what happened."""
+    moment = event.time.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    line = (
+        f"{event.sequence:>6}  {moment}Z  {short_type(event.type):<22}  {event.subject}  {_gist(event.data)}"
+    )
+    return printable(line).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _gist(data: EventData) -> str:
+    match data:
+        case IdentityRegistered():
+            return f"{data.name} is {_short(data.behaviour)}, deployed as {_short(data.deployment)}"
+        case GenerationFinished():
+            ends = "/".join(choice.finish_reason for choice in data.choices) or "no answer"
+            tokens = f"{data.prompt_tokens} ({data.cached_tokens} cached) + {data.completion_tokens} tokens"
+            fault = f", {data.error}" if data.error else ""
+            return f"{data.identity}: {tokens} in {data.total_ms:.0f} ms, {ends}{fault}"
+        case BattleOpened():
+            sides = " vs ".join(f"{one.side}={one.identity}" for one in data.contestants)
+            return f"{sides}, pair p={data.pair_probability:.3g}, sides p={data.side_probability:.3g}"
+        case BattleTurnStarted():
+            return f"turn {data.turn}, attempt {data.attempt}, {data.message.size_bytes} bytes"
+        case BattleTurnFinished():
+            return f"turn {data.turn}, attempt {data.attempt}, a: {data.finish_a}, b: {data.finish_b}"
+        case VoteCast():
+            return f"{data.choice} (a={data.identity_a}, b={data.identity_b}) after {data.turns} turns"
+        case LeaderboardPublished():
+            return f"{_short(data.digest)} from {data.votes} votes by {data.method}"
+        case WorkerReady():
+            return f"{', '.join(sorted(data.identities))} in {data.load_ms:.0f} ms"
+        case WorkerStopped():
+            return data.reason
+        case SubjectErased():
+            return f"{data.keys_destroyed} keys destroyed: {data.reason}"
+        case _:
+            return json.dumps(data.model_dump(mode="json"), ensure_ascii=False)
+
+
+def _json_line(event: StoredEvent) -> str:
+    return json.dumps(event.to_cloudevent(), ensure_ascii=False)
+
+
+def _short(digest: str) -> str:
+    return digest.removeprefix("sha256:")[:12]
+
+
+def _find(log: EventLog, wanted: str) -> list[StoredEvent]:
+    if wanted.lstrip("#").isdigit():
+        sequence = int(wanted.lstrip("#"))
+        found = [event for event in log.read(after=sequence - 1, limit=1) if event.sequence == sequence]
+    else:
+        found = list(log.read(subject=wanted))
+        if not found:
+            return [log.event(wanted)]
+    if not found:
+        raise NotFound(f"no event has the sequence {wanted}; the newest is {log.last_sequence()}")
+    return found
+
+
+@contextmanager
+def _opened(context: click.Context) -> Iterator[EventLog]:
+    data, log_url = context.obj
+    try:
+        with EventLog.open(log_url or data / "log.db", keys=data / "keys.db", create=False) as log:
+            yield log
+    except TiltyardError as error:
+        raise click.ClickException(error.message) from error
+
+
+class _Progress:
+    """A bar on a terminal, silence elsewhere."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._shown = False
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            click.echo(err=True)
+
+    def show(self, done: int, total: int) -> None:
+        """Draw how far it is."""
+        if not sys.stderr.isatty():
+            return
+        self._shown = True
+        click.echo(f"\r{self._label} {done:,} of {total:,} events", err=True, nl=False)

@@ -1,0 +1,249 @@
+"""The one way to ask a model: stream an answer, or wait for it, and keep who made it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from types import TracebackType
+from typing import Self
+
+import httpx2
+import orjson
+
+from tiltyard.client.failures import error_from_body, error_from_response, error_from_transport
+from tiltyard.errors import InvalidRequest, UpstreamFailed
+from tiltyard.identity.canonical import Json
+from tiltyard.wire.sse import DONE, SseParser
+from tiltyard.wire.worker import HEADER_GENERATION, HEADER_IDENTITY
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens of one request, as the server counted them."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A whole answer."""
+
+    text: str
+    identity: str
+    generation: str
+    finish_reason: str | None
+    usage: Usage | None
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """One line of `/v1/models`."""
+
+    id: str
+    owned_by: str
+    identity: str | None
+    """Behaviour digest; `None` when the server is not a tiltyard."""
+
+
+class AnswerStream:
+    """One streamed answer; an async context manager that yields the text as it comes.
+
+    Leaving the block early closes the connection, which cancels the answer on the server. `finish_reason`
+    and `usage` are known once the iteration has ended; `identity` and `generation` once the block is entered.
+    """
+
+    def __init__(self, http: httpx2.AsyncClient, url: str, body: bytes) -> None:
+        self._http = http
+        self._url = url
+        self._body = body
+        self._response: httpx2.Response | None = None
+        self._parts: list[str] = []
+        self.identity = ""
+        self.generation = ""
+        self.model = ""
+        self.finish_reason: str | None = None
+        self.usage: Usage | None = None
+
+    @property
+    def text(self) -> str:
+        """What has come so far."""
+        return "".join(self._parts)
+
+    async def __aenter__(self) -> Self:
+        """Send the request; raises a `TiltyardError` when it is refused or nobody answers."""
+        request = self._http.build_request(
+            "POST", self._url, content=self._body, headers={"content-type": "application/json"}
+        )
+        try:
+            response = await self._http.send(request, stream=True)
+        except httpx2.HTTPError as error:
+            raise error_from_transport(error, self._url) from error
+        if response.status_code != 200:
+            try:
+                content = await response.aread()
+            except httpx2.HTTPError as error:
+                raise error_from_transport(error, self._url) from error
+            finally:
+                await response.aclose()
+            raise error_from_response(response.status_code, response.headers, content)
+        self._response = response
+        self.identity = response.headers.get(HEADER_IDENTITY, "")
+        self.generation = response.headers.get(HEADER_GENERATION, "")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._response is not None:
+            await self._response.aclose()
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        """Yield pieces of text; raises `UpstreamFailed` when the stream is cut or carries an error."""
+        if self._response is None:
+            raise RuntimeError("enter the stream with `async with` before iterating over it")
+        parser = SseParser()
+        done = False
+        try:
+            async for chunk in self._response.aiter_bytes():
+                for event in parser.feed(chunk):
+                    if event.data == DONE:
+                        done = True  # read on to the end, so that the connection can be used again
+                    elif text := self._take(event.data):
+                        self._parts.append(text)
+                        yield text
+        except httpx2.HTTPError as error:
+            raise error_from_transport(error, self._url) from error
+        if not done:
+            raise UpstreamFailed(
+                f"{self._url} ended the stream without its last frame; the answer is cut. Ask again.",
+                code="stream_cut",
+            )
+
+    def _take(self, data: bytes) -> str:
+        try:
+            chunk = orjson.loads(data)
+        except orjson.JSONDecodeError as error:
+            raise UpstreamFailed(
+                f"{self._url} sent a frame that is not JSON", code="stream_unreadable"
+            ) from error
+        if not isinstance(chunk, dict):
+            raise UpstreamFailed(f"{self._url} sent a frame that is not an object", code="stream_unreadable")
+        if "error" in chunk:
+            raise error_from_body(502, chunk)
+        self.model = chunk.get("model") or self.model
+        self.generation = self.generation or chunk.get("id", "")
+        self.identity = self.identity or chunk.get("system_fingerprint") or ""
+        if usage := chunk.get("usage"):
+            details = usage.get("prompt_tokens_details") or {}
+            self.usage = Usage(
+                usage["prompt_tokens"], usage["completion_tokens"], details.get("cached_tokens", 0)
+            )
+        text = ""
+        for choice in chunk.get("choices", ()):
+            text += choice["delta"].get("content") or ""
+            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        return text
+
+
+class ModelClient:
+    """Asks an OpenAI-compatible server; every failure is a `TiltyardError` that says what happened.
+
+    ::
+
+        async with ModelClient("http://127.0.0.1:8000") as client:
+            async with client.stream_chat("chat", [{"role": "user", "content": "Hello"}]) as stream:
+                async for text in stream:
+                    print(text, end="")
+            print(stream.identity, stream.finish_reason)
+    """
+
+    def __init__(
+        self,
+        base_url: str = DEFAULT_URL,
+        *,
+        api_key: str | None = None,
+        timeout_s: float = 600.0,
+        connect_timeout_s: float = 5.0,
+    ) -> None:
+        root = base_url.rstrip("/")
+        self.base_url = root if root.endswith("/v1") else root + "/v1"
+        self._http = httpx2.AsyncClient(
+            timeout=httpx2.Timeout(timeout_s, connect=connect_timeout_s, pool=None),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=64),
+            headers={} if api_key is None else {"authorization": f"Bearer {api_key}"},
+            trust_env=not _is_loopback(root),  # a proxy of the environment cannot reach our own loopback
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    def stream_chat(
+        self, model: str, messages: Sequence[Mapping[str, Json]], **settings: Json
+    ) -> AnswerStream:
+        """Ask for one streamed answer; `settings` are OpenAI fields such as `temperature` and `max_tokens`.
+
+        Raises `InvalidRequest` for `n` other than 1: a stream here is one answer.
+        """
+        if settings.get("n", 1) != 1:
+            raise InvalidRequest("stream_chat reads one answer; ask again instead of n > 1", param="n")
+        body = {
+            "model": model,
+            "messages": list(messages),
+            **settings,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        return AnswerStream(self._http, self.base_url + "/chat/completions", orjson.dumps(body))
+
+    async def chat(self, model: str, messages: Sequence[Mapping[str, Json]], **settings: Json) -> Answer:
+        """Ask and wait for the whole answer; cancelling the call cancels the answer on the server."""
+        async with self.stream_chat(model, messages, **settings) as stream:
+            async for _ in stream:
+                pass
+        return Answer(stream.text, stream.identity, stream.generation, stream.finish_reason, stream.usage)
+
+    async def models(self) -> list[ModelEntry]:
+        """List what the server offers."""
+        url = self.base_url + "/models"
+        try:
+            response = await self._http.get(url)
+        except httpx2.HTTPError as error:
+            raise error_from_transport(error, url) from error
+        if response.status_code != 200:
+            raise error_from_response(response.status_code, response.headers, response.content)
+        try:
+            entries = orjson.loads(response.content)["data"]
+            return [
+                ModelEntry(
+                    entry["id"], entry.get("owned_by", ""), (entry.get("tiltyard") or {}).get("behaviour")
+                )
+                for entry in entries
+            ]
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise UpstreamFailed(
+                f"{url} did not answer with a list of models", code="answer_unreadable"
+            ) from error
+
+
+def _is_loopback(url: str) -> bool:
+    host = httpx2.URL(url).host
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,293 @@
+"""The event log: append durably, read, follow, verify, rebuild.
+
+::
+
+    log = EventLog.open(Path("log.db"), keys=Path("keys.db"))
+    words = log.content("voter-7", b"Hello")
+    event = await log.append(
+        BattleTurnStarted(…, message=words.ref), subject="bat_…", source="tiltyard/arena", contents=[words]
+    )                              # returns once both are on the disk
+    log.read_content(words.ref)    # b"Hello"
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+from sqlalchemy import func, select
+
+from tiltyard.errors import ConfigurationError, ContentMissing, StorageFailed
+from tiltyard.events.committer import Committer, Draft
+from tiltyard.events.dialect import Database, SqliteDatabase, open_database
+from tiltyard.events.envelope import StoredEvent, check_name, check_traceparent, data_json
+from tiltyard.events.ids import new_id
+from tiltyard.events.master_key import MasterKey
+from tiltyard.events.preparation import prepare_keys, prepare_log
+from tiltyard.events.projections import clear, project
+from tiltyard.events.queries import PAGE_EVENTS, Queries, read_page
+from tiltyard.events.schema import ContentRef, EventData, SubjectErased
+from tiltyard.events.seals import Sealer
+from tiltyard.events.tables import contents, events
+from tiltyard.events.vault import NewContent, Vault
+from tiltyard.events.verification import Head, HeadKeeper, Verification, VerifyReport
+from tiltyard.events.writer import GroupCommitWriter
+
+SOURCE = "tiltyard/events"
+"""The CloudEvents `source` of what the log itself writes."""
+HEAD_INTERVAL_S = 1.0
+"""How often the newest seal is also written to the keys' database."""
+FOLLOW_INTERVAL_S = 0.25
+"""How soon `follow` sees what another process appended; this process's own appends wake it at once."""
+
+_logger = logging.getLogger(__name__)
+
+
+class EventLog(Queries):
+    """An append-only log, its content vault and its projections."""
+
+    def __init__(
+        self,
+        database: Database,
+        log_id: str,
+        keys: SqliteDatabase,
+        master: MasterKey,
+        clock_ns: Callable[[], int],
+    ) -> None:
+        super().__init__(database)
+        self.id = log_id
+        """Drawn when the log was made; tells it from every other log."""
+        self._keys = keys
+        self._clock_ns = clock_ns
+        self._vault = Vault(keys, master, clock_ns)
+        self._sealer = Sealer(master.seal_key)
+        self._committer = Committer(database, self._vault, self._sealer)
+        self._writer = GroupCommitWriter(self._committer.commit, self._committed)
+        self._heads = HeadKeeper(keys, log_id, self._sealer)
+        self._head_kept_at = float("-inf")
+        self._followers: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+
+    @classmethod
+    def open(
+        cls,
+        url: str | Path,
+        *,
+        keys: Path,
+        master_key: Path | None = None,
+        create: bool = True,
+        clock_ns: Callable[[], int] = time.time_ns,
+    ) -> EventLog:
+        """Open the log at a path (SQLite) or a `postgresql://` URL, with its keys' database.
+
+        `master_key` is `master.key` beside `keys` unless said otherwise. Log and keys are made when missing;
+        with `create=False` that is a `ConfigurationError`. Raises `StorageFailed` when the disk refuses.
+        """
+        database = open_database(url)
+        if not create:
+            for path in (database.path if isinstance(database, SqliteDatabase) else keys, keys):
+                if not path.is_file():
+                    raise ConfigurationError(
+                        f"there is no {path}; name the data directory with --data or TILTYARD_DATA_DIR, "
+                        "or start tiltyard once to make it"
+                    )
+        key_file = master_key or keys.with_name("master.key")
+        master = MasterKey.load_or_create(key_file, create=create)
+        key_database = SqliteDatabase(keys)
+        prepare_keys(key_database, master, key_file)
+        return cls(database, prepare_log(database), key_database, master, clock_ns)
+
+    async def append(
+        self,
+        data: EventData,
+        *,
+        subject: str,
+        source: str,
+        tenant: str = "default",
+        traceparent: str | None = None,
+        contents: Sequence[NewContent] = (),
+    ) -> StoredEvent:
+        """Append an event with the words that it names; returns once it is durable.
+
+        Raises `Conflict` when its `unique_key()` is in the log, `StorageFailed` when the disk refuses,
+        `InvalidRequest` for values that JSON cannot carry. Cancelled while still queued, it stores nothing;
+        cancelled later, it may have been stored.
+        """
+        draft = self._draft(
+            data, subject=subject, source=source, tenant=tenant, traceparent=traceparent, words=contents
+        )
+        return await asyncio.wrap_future(draft.done)
+
+    def append_blocking(
+        self,
+        data: EventData,
+        *,
+        subject: str,
+        source: str,
+        tenant: str = "default",
+        traceparent: str | None = None,
+        contents: Sequence[NewContent] = (),
+    ) -> StoredEvent:
+        """Do as `append` does, from a thread that may wait."""
+        draft = self._draft(
+            data, subject=subject, source=source, tenant=tenant, traceparent=traceparent, words=contents
+        )
+        return draft.done.result()
+
+    def content(self, subject: str, data: bytes) -> NewContent:
+        """Encrypt words under a data subject's key; `append` takes the result, the event its `ref`."""
+        return self._vault.encrypt(subject, data)
+
+    def read_content(self, ref: ContentRef) -> bytes:
+        """Decrypt words; raises `ContentMissing` when erased or never kept, `LogTampered` when changed."""
+        query = select(contents.c.key_id, contents.c.ciphertext).where(contents.c.id == ref.id)
+        with self._database.reading() as connection:
+            row = connection.execute(query).first()
+        if row is None:
+            raise ContentMissing(f"content {ref.id} of {ref.subject} is not in the vault")
+        return self._vault.decrypt(ref, row.key_id, row.ciphertext)
+
+    def erase_subject(self, subject: str, *, reason: str = "requested") -> int:
+        """Destroy every key of a data subject and append the tombstone; returns how many keys there were.
+
+        Events, seals and projections stay as they are; the words cannot be read again. Blocks.
+        """
+        check_name(subject, "subject")
+        destroyed = self._vault.destroy(subject)
+        if destroyed or self.find(SubjectErased, subject=subject) is None:
+            data = SubjectErased(erased=subject, keys_destroyed=destroyed, reason=reason)
+            self.append_blocking(data, subject=subject, source=SOURCE)
+        return destroyed
+
+    async def follow(
+        self,
+        after: int = 0,
+        *,
+        types: Collection[type[EventData]] | None = None,
+        subject: str | None = None,
+    ) -> AsyncIterator[StoredEvent]:
+        """Yield events beyond `after` for ever, as they become durable in any process."""
+        wake = asyncio.Event()
+        follower = (asyncio.get_running_loop(), wake)
+        self._followers.add(follower)
+        try:
+            while True:
+                wake.clear()
+                newest = await asyncio.to_thread(self.last_sequence)
+                if newest > after:
+                    page = await asyncio.to_thread(self._page, after, types, subject)
+                    for event in page:
+                        yield event
+                    if len(page) == PAGE_EVENTS:
+                        after = page[-1].sequence
+                        continue
+                    # Asked before the page: what came in between is read next time, not skipped.
+                    after = max(newest, page[-1].sequence if page else 0)
+                try:
+                    await asyncio.wait_for(wake.wait(), FOLLOW_INTERVAL_S)
+                except TimeoutError:
+                    continue
+        finally:
+            self._followers.discard(follower)
+
+    def verify(
+        self,
+        *,
+        head: Head | None = None,
+        check_contents: bool = False,
+        report: Callable[[int, int], None] | None = None,
+    ) -> VerifyReport:
+        """Check every seal and event, and stop at the first fault; see `docs/events.md` for what it can show.
+
+        `head` is a seal that somebody wrote down: a log that no longer holds it is faulty. `report` hears of
+        `(events checked, events in the log)`.
+        """
+        heads = (self._heads.kept(), head)
+        return Verification(
+            self._database,
+            self._sealer,
+            heads_to_meet=tuple(one for one in heads if one is not None),
+            read_content=self.read_content if check_contents else None,
+            report=report,
+        ).run()
+
+    def rebuild(self, report: Callable[[int, int], None] | None = None) -> int:
+        """Recreate every projection from the events, in one transaction; returns how many events were read.
+
+        Appends wait meanwhile; readers see the old projections until it is done.
+        """
+        done = 0
+        with self._database.writing() as connection:
+            clear(connection)
+            total = connection.execute(select(func.count()).select_from(events)).scalar_one()
+            while page := read_page(connection, after=done):
+                project(connection, page)
+                done = page[-1].sequence
+                if report is not None:
+                    report(done, total)
+        return done
+
+    def close(self) -> None:
+        """Commit what is waiting and give everything back."""
+        self._writer.close()
+        self._keep_head()
+        self._database.close()
+        self._keys.close()
+
+    def __enter__(self) -> EventLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _page(
+        self, after: int, types: Collection[type[EventData]] | None, subject: str | None
+    ) -> list[StoredEvent]:
+        return list(self.read(after=after, types=types, subject=subject, limit=PAGE_EVENTS))
+
+    def _committed(self) -> None:
+        for loop, wake in tuple(self._followers):
+            try:
+                loop.call_soon_threadsafe(wake.set)
+            except RuntimeError:  # its loop was closed without closing the iterator
+                self._followers.discard((loop, wake))
+        if time.monotonic() - self._head_kept_at >= HEAD_INTERVAL_S:
+            self._keep_head()
+
+    def _keep_head(self) -> None:
+        if (seal := self._committer.last_seal) is None:
+            return
+        try:
+            self._heads.keep(seal)
+        except StorageFailed as error:
+            # The events are safe; only the proof against a shortened log lags behind.
+            _logger.warning("could not keep the head of the log: %s", error.message)
+        self._head_kept_at = time.monotonic()
+
+    def _draft(
+        self,
+        data: EventData,
+        *,
+        subject: str,
+        source: str,
+        tenant: str,
+        traceparent: str | None,
+        words: Sequence[NewContent],
+    ) -> Draft:
+        draft = Draft(
+            id=new_id(),
+            source=check_name(source, "source"),
+            time_us=self._clock_ns() // 1000,
+            subject=check_name(subject, "subject"),
+            tenant=check_name(tenant, "tenant"),
+            traceparent=check_traceparent(traceparent),
+            data=data,
+            data_json=data_json(data),
+            contents=tuple(words),
+            done=Future(),
+        )
+        self._writer.submit(draft)
+        return draft

@@ -1,0 +1,131 @@
+"""Tables derived from the log, kept up in the transaction that appends, and recreated by `rebuild`.
+
+`project` is the only code that fills them, live and rebuilding alike. It never refuses an event: what
+happened, happened; a vote for a battle that nobody opened is still in `votes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
+from types import MappingProxyType
+
+from sqlalchemy import Connection, Delete, Insert, Update, bindparam, delete, insert, update
+
+from tiltyard.events.envelope import StoredEvent
+from tiltyard.events.schema import (
+    BattleOpened,
+    BattleTurnStarted,
+    GenerationFinished,
+    IdentityRegistered,
+    VoteCast,
+)
+from tiltyard.events.tables import PROJECTIONS, battles, generations, identities, votes
+
+Change = tuple[str, dict[str, object]]
+"""The name of a statement in `_STATEMENTS`, and its parameters."""
+
+_STATEMENTS: MappingProxyType[str, Insert | Update | Delete] = MappingProxyType(
+    {
+        "identity": insert(identities),
+        "generation": insert(generations),
+        "battle": insert(battles),
+        "vote": insert(votes),
+        "battle_turn": update(battles)
+        .where(battles.c.battle == bindparam("of"))
+        .values(turns=battles.c.turns + 1),
+        "battle_voted": update(battles)
+        .where(battles.c.battle == bindparam("of"))
+        .values(choice=bindparam("chosen"), voted_us=bindparam("at_us")),
+    }
+)
+
+
+def project(connection: Connection, events: Iterable[StoredEvent]) -> None:
+    """Apply events, in their order, to every projection."""
+    changes = [change for event in events for change in _changes(event)]
+    for name, group in groupby(changes, key=itemgetter(0)):
+        connection.execute(_STATEMENTS[name], [parameters for _, parameters in group])
+
+
+def clear(connection: Connection) -> None:
+    """Empty every projection."""
+    for table in PROJECTIONS:
+        connection.execute(delete(table))
+
+
+def _changes(event: StoredEvent) -> Iterator[Change]:
+    data = event.data
+    common = {"sequence": event.sequence, "time_us": event.time_us}
+    match data:
+        case IdentityRegistered():
+            yield (
+                "identity",
+                common | {"name": data.name, "behaviour": data.behaviour, "deployment": data.deployment},
+            )
+        case GenerationFinished():
+            yield (
+                "generation",
+                common
+                | {
+                    "generation": data.generation,
+                    "tenant": event.tenant,
+                    "identity": data.identity,
+                    "behaviour": data.behaviour,
+                    "deployment": data.deployment,
+                    "worker": data.worker,
+                    "error": data.error,
+                    "prompt_tokens": data.prompt_tokens,
+                    "cached_tokens": data.cached_tokens,
+                    "completion_tokens": data.completion_tokens,
+                    "time_to_first_token_ms": data.time_to_first_token_ms,
+                    "total_ms": data.total_ms,
+                },
+            )
+        case BattleOpened():
+            a, b = data.contestants if data.contestants[0].side == "a" else data.contestants[::-1]
+            yield (
+                "battle",
+                {
+                    "battle": data.battle,
+                    "sequence": event.sequence,
+                    "opened_us": event.time_us,
+                    "tenant": event.tenant,
+                    "voter": data.voter,
+                    "identity_a": a.identity,
+                    "identity_b": b.identity,
+                    "behaviour_a": a.behaviour,
+                    "behaviour_b": b.behaviour,
+                    "pair_probability": data.pair_probability,
+                    "side_probability": data.side_probability,
+                    "policy": data.policy,
+                    "vote_token_digest": data.vote_token_digest,
+                    "turns": 0,
+                    "choice": None,
+                    "voted_us": None,
+                },
+            )
+        case BattleTurnStarted(attempt=0):
+            yield "battle_turn", {"of": data.battle}
+        case VoteCast():
+            yield (
+                "vote",
+                common
+                | {
+                    "battle": data.battle,
+                    "tenant": event.tenant,
+                    "voter": data.voter,
+                    "choice": data.choice,
+                    "identity_a": data.identity_a,
+                    "identity_b": data.identity_b,
+                    "behaviour_a": data.behaviour_a,
+                    "behaviour_b": data.behaviour_b,
+                    "pair_probability": data.pair_probability,
+                    "side_probability": data.side_probability,
+                    "turns": data.turns,
+                },
+            )
+            yield "battle_voted", {"of": data.battle, "chosen": data.choice, "at_us": event.time_us}
+        case _:
+            return

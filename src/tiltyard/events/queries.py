@@ -1,0 +1,227 @@
+"""Questions that the log and its projections answer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from sqlalchemy import Column, Connection, RowMapping, Select, func, select
+
+from tiltyard.errors import NotFound
+from tiltyard.events.dialect import Database
+from tiltyard.events.envelope import StoredEvent, parse_data
+from tiltyard.events.schema import Choice, EventData, GenerationFinished, IdentityRegistered
+from tiltyard.events.tables import battles, events, generations, identities, votes
+
+PAGE_EVENTS = 500
+"""Events fetched by one query; between pages no transaction is open, so a slow reader blocks nobody."""
+
+_ENVELOPE = (
+    events.c.sequence,
+    events.c.id,
+    events.c.source,
+    events.c.type,
+    events.c.time_us,
+    events.c.subject,
+    events.c.tenant,
+    events.c.traceparent,
+    events.c.data_json,
+)
+
+
+@dataclass(frozen=True)
+class VoteRow:
+    """One vote, as ratings read it."""
+
+    sequence: int
+    time_us: int
+    tenant: str
+    battle: str
+    voter: str
+    choice: Choice
+    identity_a: str
+    identity_b: str
+    behaviour_a: str
+    behaviour_b: str
+    pair_probability: float
+    side_probability: float
+    turns: int
+
+
+@dataclass(frozen=True)
+class BattleRow:
+    """One battle and how far it has come."""
+
+    battle: str
+    sequence: int
+    opened_us: int
+    tenant: str
+    voter: str
+    identity_a: str
+    identity_b: str
+    behaviour_a: str
+    behaviour_b: str
+    pair_probability: float
+    side_probability: float
+    policy: str
+    vote_token_digest: str
+    turns: int
+    """User messages so far, regenerations not counted."""
+    choice: Choice | None
+    """The vote, once there is one."""
+    voted_us: int | None
+
+
+@dataclass(frozen=True)
+class PairCount:
+    """How the votes between two behaviours fell, `a` having been shown on side a."""
+
+    behaviour_a: str
+    behaviour_b: str
+    a: int
+    b: int
+    tie: int
+    both_bad: int
+
+
+def stored_event(row: RowMapping) -> StoredEvent:
+    """Make an event from a row that begins with the envelope's columns."""
+    return StoredEvent(**{column.name: row[column.name] for column in _ENVELOPE})
+
+
+def envelope_columns() -> tuple[Column[object], ...]:
+    """Return the columns that make a `StoredEvent`."""
+    return _ENVELOPE
+
+
+def select_envelope() -> Select[tuple[object, ...]]:
+    """Begin a query for events."""
+    return select(*_ENVELOPE)
+
+
+def read_page(connection: Connection, *, after: int) -> list[StoredEvent]:
+    """Return the next events in the log, oldest first, at most `PAGE_EVENTS`."""
+    query = select_envelope().where(events.c.sequence > after)
+    rows = connection.execute(query.order_by(events.c.sequence).limit(PAGE_EVENTS)).mappings()
+    return [stored_event(row) for row in rows]
+
+
+class Queries:
+    """Reads one database; every method blocks for as long as the query takes (mostly below a millisecond)."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def read(
+        self,
+        *,
+        after: int = 0,
+        types: Collection[type[EventData]] | None = None,
+        subject: str | None = None,
+        limit: int | None = None,
+        newest_first: bool = False,
+    ) -> Iterator[StoredEvent]:
+        """Go through events with a sequence beyond `after`, page by page."""
+        columns = events.c
+        query = select_envelope().order_by(columns.sequence.desc() if newest_first else columns.sequence)
+        if types is not None:
+            query = query.where(columns.type.in_([event_type.TYPE for event_type in types]))
+        if subject is not None:
+            query = query.where(columns.subject == subject)
+        left = limit
+        lower, upper = after, None
+        while left is None or left > 0:
+            page = query.where(columns.sequence > lower)
+            if upper is not None:
+                page = page.where(columns.sequence < upper)
+            size = PAGE_EVENTS if left is None else min(PAGE_EVENTS, left)
+            with self._database.reading() as connection:
+                found = [stored_event(row) for row in connection.execute(page.limit(size)).mappings()]
+            yield from found
+            if len(found) < size:
+                return
+            if newest_first:
+                upper = found[-1].sequence
+            else:
+                lower = found[-1].sequence
+            left = None if left is None else left - len(found)
+
+    def find(self, event_type: type[EventData], *, subject: str) -> StoredEvent | None:
+        """Return the newest event of a type about a subject, or `None`."""
+        return next(self.read(types=(event_type,), subject=subject, limit=1, newest_first=True), None)
+
+    def event(self, event_id: str) -> StoredEvent:
+        """Return the event with an id; raises `NotFound`."""
+        with self._database.reading() as connection:
+            row = connection.execute(select_envelope().where(events.c.id == event_id)).mappings().first()
+        if row is None:
+            raise NotFound(f"no event has the id {event_id!r}")
+        return stored_event(row)
+
+    def last_sequence(self) -> int:
+        """Return the sequence of the newest event, 0 when there is none."""
+        with self._database.reading() as connection:
+            newest = connection.execute(select(func.max(events.c.sequence))).scalar()
+        return newest or 0
+
+    def votes(self, *, after: int = 0) -> list[VoteRow]:
+        """Return the votes with a sequence beyond `after`, oldest first."""
+        names = VoteRow.__dataclass_fields__
+        query = select(*(votes.c[name] for name in names)).where(votes.c.sequence > after)
+        with self._database.reading() as connection:
+            rows = connection.execute(query.order_by(votes.c.sequence)).mappings()
+            return [VoteRow(**row) for row in rows]
+
+    def pair_counts(self, after_sequence: int = 0) -> list[PairCount]:
+        """Count the votes beyond `after_sequence` for each ordered pair of behaviours that met."""
+        columns = votes.c
+        query = (
+            select(columns.behaviour_a, columns.behaviour_b, columns.choice, func.count())
+            .where(columns.sequence > after_sequence)
+            .group_by(columns.behaviour_a, columns.behaviour_b, columns.choice)
+        )
+        tallies: dict[tuple[str, str], dict[str, int]] = {}
+        with self._database.reading() as connection:
+            for behaviour_a, behaviour_b, choice, count in connection.execute(query):
+                tallies.setdefault((behaviour_a, behaviour_b), {})[choice] = count
+        return [
+            PairCount(
+                behaviour_a,
+                behaviour_b,
+                a=tally.get("a", 0),
+                b=tally.get("b", 0),
+                tie=tally.get("tie", 0),
+                both_bad=tally.get("both_bad", 0),
+            )
+            for (behaviour_a, behaviour_b), tally in sorted(tallies.items())
+        ]
+
+    def battle(self, battle: str) -> BattleRow | None:
+        """Return a battle, or `None`."""
+        with self._database.reading() as connection:
+            row = connection.execute(select(battles).where(battles.c.battle == battle)).mappings().first()
+        return None if row is None else BattleRow(**row)
+
+    def generation(self, generation: str) -> GenerationFinished:
+        """Return how a generation ended; raises `NotFound`."""
+        query = (
+            select(events.c.data_json)
+            .join(generations, generations.c.sequence == events.c.sequence)
+            .where(generations.c.generation == generation)
+        )
+        with self._database.reading() as connection:
+            row = connection.execute(query).first()
+        if row is None:
+            raise NotFound(f"no generation {generation!r} is in the log; ids begin with gen_")
+        return GenerationFinished.model_validate_json(row.data_json)
+
+    def identities(self) -> list[IdentityRegistered]:
+        """Return every registration, oldest first; a name that was redefined occurs more than once."""
+        query = (
+            select(events.c.type, events.c.data_json)
+            .join(identities, identities.c.sequence == events.c.sequence)
+            .order_by(identities.c.sequence)
+        )
+        with self._database.reading() as connection:
+            found = [parse_data(row.type, row.data_json) for row in connection.execute(query)]
+        return [data for data in found if isinstance(data, IdentityRegistered)]

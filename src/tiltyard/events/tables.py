@@ -1,0 +1,158 @@
+"""The tables of the log: events and seals are the truth, contents are ciphertext, the rest is derived."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Float, Index, Integer, LargeBinary, MetaData, Table, Text
+
+SCHEMA_VERSION = 1
+
+log_metadata = MetaData()
+keys_metadata = MetaData()
+
+log_info = Table(
+    "log_info",
+    log_metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+events = Table(
+    "events",
+    log_metadata,
+    # Given out by the committer under the write lock, so that there is never a gap.
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("id", Text, nullable=False, unique=True),
+    Column("source", Text, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("time_us", BigInteger, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("traceparent", Text),
+    Column("data_json", Text, nullable=False),
+    Column("unique_key", Text, unique=True),
+    Column("leaf", LargeBinary(32), nullable=False),
+    Index("events_by_type", "type", "sequence"),
+    Index("events_by_subject", "subject", "sequence"),
+)
+
+seals = Table(
+    "seals",
+    log_metadata,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("first_sequence", BigInteger, nullable=False),
+    Column("last_sequence", BigInteger, nullable=False),
+    Column("root", LargeBinary(32), nullable=False),
+    Column("previous", LargeBinary(32), nullable=False),
+    Column("hash", LargeBinary(32), nullable=False),
+    Column("mac", LargeBinary(32), nullable=False),
+)
+
+contents = Table(
+    "contents",
+    log_metadata,
+    Column("id", Text, primary_key=True),
+    Column("subject", Text, nullable=False, index=True),
+    Column("key_id", Text, nullable=False),
+    Column("ciphertext", LargeBinary, nullable=False),
+)
+
+# Projections: recreated by `rebuild`, never a source.
+
+identities = Table(
+    "identities",
+    log_metadata,
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("name", Text, nullable=False),
+    Column("behaviour", Text, nullable=False, index=True),
+    Column("deployment", Text, nullable=False),
+    Column("time_us", BigInteger, nullable=False),
+)
+
+generations = Table(
+    "generations",
+    log_metadata,
+    Column("generation", Text, primary_key=True),
+    Column("sequence", BigInteger, nullable=False, unique=True),
+    Column("time_us", BigInteger, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("identity", Text, nullable=False),
+    Column("behaviour", Text, nullable=False, index=True),
+    Column("deployment", Text, nullable=False),
+    Column("worker", Text, nullable=False),
+    Column("error", Text),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Column("time_to_first_token_ms", Float),
+    Column("total_ms", Float, nullable=False),
+)
+
+battles = Table(
+    "battles",
+    log_metadata,
+    Column("battle", Text, primary_key=True),
+    Column("sequence", BigInteger, nullable=False, unique=True),
+    Column("opened_us", BigInteger, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("voter", Text, nullable=False),
+    Column("identity_a", Text, nullable=False),
+    Column("identity_b", Text, nullable=False),
+    Column("behaviour_a", Text, nullable=False),
+    Column("behaviour_b", Text, nullable=False),
+    Column("pair_probability", Float(53), nullable=False),
+    Column("side_probability", Float(53), nullable=False),
+    Column("policy", Text, nullable=False),
+    Column("vote_token_digest", Text, nullable=False),
+    Column("turns", Integer, nullable=False),
+    Column("choice", Text),
+    Column("voted_us", BigInteger),
+)
+
+votes = Table(
+    "votes",
+    log_metadata,
+    Column("battle", Text, primary_key=True),
+    Column("sequence", BigInteger, nullable=False, unique=True),
+    Column("time_us", BigInteger, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("voter", Text, nullable=False),
+    Column("choice", Text, nullable=False),
+    Column("identity_a", Text, nullable=False),
+    Column("identity_b", Text, nullable=False),
+    Column("behaviour_a", Text, nullable=False),
+    Column("behaviour_b", Text, nullable=False),
+    Column("pair_probability", Float(53), nullable=False),
+    Column("side_probability", Float(53), nullable=False),
+    Column("turns", Integer, nullable=False),
+)
+
+PROJECTIONS = (identities, generations, battles, votes)
+
+# keys.db: kept apart from the log, so that a backup of the log cannot bring an erased person back.
+
+subject_keys = Table(
+    "subject_keys",
+    keys_metadata,
+    Column("key_id", Text, primary_key=True),
+    Column("subject", Text, nullable=False, index=True),
+    Column("wrapped", LargeBinary),  # NULL once destroyed
+    Column("created_us", BigInteger, nullable=False),
+    Column("destroyed_us", BigInteger),
+)
+
+key_info = Table(
+    "key_info",
+    keys_metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", LargeBinary, nullable=False),
+)
+
+# The newest seal of each log that these keys were used with: shows when a log was cut short.
+heads = Table(
+    "heads",
+    keys_metadata,
+    Column("log_id", Text, primary_key=True),
+    Column("number", BigInteger, nullable=False),
+    Column("hash", LargeBinary(32), nullable=False),
+    Column("mac", LargeBinary(32), nullable=False),
+)

@@ -1,0 +1,1 @@
+"""Who is alive, how loaded, how many: the registry of workers and what launches them."""

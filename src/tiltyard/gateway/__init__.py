@@ -1,0 +1,1 @@
+"""The public door: parse, stream, answer; the one writer of generation events."""

@@ -1,0 +1,1 @@
+"""Chooses the worker for a request: the alias resolved, the fewest unfinished tokens first."""

@@ -1,0 +1,1 @@
+"""Metrics, traces and structured logs: names in one place, no decisions."""

@@ -1,0 +1,82 @@
+"""The web app: arena pages, the arena's HTTP API, static files, and whatever further pages are handed in."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.routing import BaseRoute, Mount
+from starlette.staticfiles import StaticFiles
+from starlette.types import Message, Receive, Scope, Send
+
+from tiltyard.arena.battle import Arena
+from tiltyard.arena.pairing import Entrant, Randomness
+from tiltyard.arena.transcript import Limits
+from tiltyard.client import ModelClient
+from tiltyard.errors import TiltyardError
+from tiltyard.events.log import EventLog
+from tiltyard.web.arena_api import ArenaApi
+from tiltyard.web.arena_pages import ArenaPages
+from tiltyard.web.failures import on_http_error, on_tiltyard_error
+from tiltyard.web.security import LOOPBACK_HOSTS, Guard
+
+STATIC = Path(__file__).parent / "static"
+
+
+class VersionedStaticFiles(StaticFiles):
+    """Static files; one asked for by its content's digest (`?v=`) may be kept for ever."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kept = (
+            b"public, max-age=31536000, immutable" if scope["query_string"].startswith(b"v=") else b"no-cache"
+        )
+
+        async def send_with_age(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] in (200, 304):
+                message["headers"] = [*message["headers"], (b"cache-control", kept)]
+            await send(message)
+
+        await super().__call__(scope, receive, send_with_age)
+
+
+def create_web(
+    *,
+    log: EventLog,
+    client: ModelClient,
+    contestants: Sequence[Entrant] | Callable[[], Sequence[Entrant]],
+    routes: Sequence[BaseRoute] = (),
+    rng: Randomness | None = None,
+    limits: Limits | None = None,
+    allowed_hosts: Collection[str] = LOOPBACK_HOSTS,
+) -> Starlette:
+    """Make the app of all pages; mount it at `/`, beside the gateway.
+
+    `contestants` says who may be drawn now; `routes` are further pages (the leaderboard). The app's own
+    lifespan ends the running battles; who mounts it under another app awaits `app.state.arena.close()` itself.
+    """
+    now = contestants if callable(contestants) else lambda: contestants
+    arena = Arena(log=log, client=client, contestants=now, rng=rng or random.SystemRandom(), limits=limits)
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        yield
+        await arena.close()
+
+    app = Starlette(
+        routes=[
+            *ArenaPages(arena).routes(),
+            *ArenaApi(arena).routes(),
+            *routes,
+            Mount("/static", VersionedStaticFiles(directory=STATIC), name="static"),
+        ],
+        middleware=[Middleware(Guard, allowed_hosts=allowed_hosts)],
+        exception_handlers={TiltyardError: on_tiltyard_error, HTTPException: on_http_error},
+        lifespan=lifespan,
+    )
+    app.state.arena = arena
+    return app

@@ -1,0 +1,158 @@
+"""The arena for programs: open a battle, watch it, go on, vote. Before the vote nothing here names a side."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Literal
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
+
+from tiltyard.arena.battle import Arena, Delta, Done, Frame, Quiet, Settled, TurnBegan
+from tiltyard.arena.transcript import Battle
+from tiltyard.arena.reveal import reveal_of
+from tiltyard.arena.vote import cast
+from tiltyard.arena.voter import Voter
+from tiltyard.errors import InvalidRequest
+from tiltyard.identity.canonical import Json
+from tiltyard.web.failures import json_response
+from tiltyard.web.visitor import Body, keep_voter, read_json, token_of, voter_of
+
+BATTLES = "/api/arena/battles"
+
+
+class Message(Body):
+    """One message in OpenAI's shape."""
+
+    role: Literal["user"]
+    content: str
+
+
+class OpenBody(Body):
+    """`POST /api/arena/battles`."""
+
+    messages: list[Message]
+
+
+class TurnBody(Body):
+    """`POST /api/arena/battles/{battle}/turns`."""
+
+    content: str
+
+
+class VoteBody(Body):
+    """`POST /api/arena/battles/{battle}/vote`."""
+
+    vote_token: str
+    choice: str
+
+
+class ArenaApi:
+    """The routes under `/api/arena`; errors go up to the app's handler, which answers in OpenAI's shape."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+
+    def routes(self) -> list[BaseRoute]:
+        """All routes of the API."""
+        one = BATTLES + "/{battle}"
+        return [
+            Route(BATTLES, self.open, methods=["POST"]),
+            Route(one + "/events", self.events, methods=["GET"]),
+            Route(one + "/turns", self.turn, methods=["POST"]),
+            Route(one + "/stop", self.stop, methods=["POST"]),
+            Route(one + "/regenerate", self.regenerate, methods=["POST"]),
+            Route(one + "/vote", self.vote, methods=["POST"]),
+        ]
+
+    async def open(self, request: Request) -> Response:
+        """Open a battle; the answers stream from its `events`."""
+        body = await read_json(request, OpenBody)
+        if len(body.messages) != 1:
+            raise InvalidRequest(
+                f"messages has {len(body.messages)} entries; a battle opens with 1 user message. Send later ones to "
+                f"{BATTLES}/{{battle}}/turns.",
+                param="messages",
+            )
+        voter = voter_of(request) or Voter.new()
+        battle = await self._arena.open(voter, body.messages[0].content)
+        response = json_response({"battle": battle.id, "vote_token": voter.vote_token(battle.id)}, status=201)
+        keep_voter(request, response, voter)
+        return response
+
+    async def events(self, request: Request) -> Response:
+        """Stream the current turn from its start until both sides have ended."""
+        battle = await self._battle(request)
+        return StreamingResponse(
+            self._frames(battle),
+            media_type="text/event-stream",
+            headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+        )
+
+    async def turn(self, request: Request) -> Response:
+        """Send a further message."""
+        battle = await self._battle(request)
+        body = await read_json(request, TurnBody)
+        await self._arena.say(battle, body.content)
+        return _now(battle)
+
+    async def stop(self, request: Request) -> Response:
+        """End the answers that are being written."""
+        battle = await self._battle(request)
+        await self._arena.stop(battle)
+        return _now(battle)
+
+    async def regenerate(self, request: Request) -> Response:
+        """Have the last message answered anew."""
+        battle = await self._battle(request)
+        await self._arena.regenerate(battle)
+        return _now(battle)
+
+    async def vote(self, request: Request) -> Response:
+        """Cast the vote and learn who was who."""
+        body = await read_json(request, VoteBody)
+        battle = await self._arena.find(
+            request.path_params["battle"], voter=voter_of(request), token=body.vote_token
+        )
+        await cast(self._arena.log, battle, token=body.vote_token, choice=body.choice)
+        return json_response((await reveal_of(battle, self._arena.log, self._arena.contestants())).to_json())
+
+    async def _battle(self, request: Request) -> Battle:
+        return await self._arena.find(
+            request.path_params["battle"], voter=voter_of(request), token=token_of(request)
+        )
+
+    async def _frames(self, battle: Battle) -> AsyncIterator[bytes]:
+        async for frame in self._arena.watch(battle):
+            yield encode(frame)
+
+
+def encode(frame: Frame) -> bytes:
+    r"""Write one server-sent event; a `Quiet` is a comment, which readers skip.
+
+    >>> encode(Delta("a", "hi"))
+    b'event: delta\ndata: {"side":"a","text":"hi"}\n\n'
+    """
+    event: str
+    data: Json
+    match frame:
+        case Quiet():
+            return b": still here\n\n"
+        case TurnBegan(turn, attempt):
+            event, data = "turn", {"turn": turn, "attempt": attempt}
+        case Delta(side, text):
+            event, data = "delta", {"side": side, "text": text}
+        case Done(side, finish_reason, trouble):
+            event, data = "done", {"side": side, "finish_reason": finish_reason, "trouble": trouble}
+        case Settled(can_vote):
+            event, data = "settled", {"can_vote": can_vote}
+    return b"event: " + event.encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n"
+
+
+def _now(battle: Battle) -> Response:
+    last = battle.turns[-1]
+    return json_response(
+        {"battle": battle.id, "turn": last.number, "attempt": last.attempt, "running": battle.running}
+    )

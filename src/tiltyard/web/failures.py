@@ -1,0 +1,75 @@
+"""Say what went wrong: OpenAI's error shape to programs, a page to people."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import orjson
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tiltyard.errors import InvalidRequest, NotFound, TiltyardError, to_http
+from tiltyard.identity.canonical import Json
+from tiltyard.web.templating import render
+
+_HEADINGS = {
+    404: "Nothing here",
+    409: "Not now",
+    410: "No longer kept",
+    429: "Too many at once",
+    503: "Not ready yet",
+    507: "Nothing was stored",
+}
+
+
+def json_response(value: Json, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Answer with JSON that no cache keeps."""
+    return Response(
+        orjson.dumps(value),
+        status_code=status,
+        media_type="application/json",
+        headers={"cache-control": "no-store", **(headers or {})},
+    )
+
+
+def wants_json(request: Request) -> bool:
+    """Whether a program asks: an API path, or a script that says so."""
+    return request.url.path.startswith("/api/") or "application/json" in request.headers.get("accept", "")
+
+
+def failure_response(request: Request, error: TiltyardError) -> Response:
+    """Answer with the error, in the shape that the asker reads."""
+    status, headers, body = to_http(error)
+    if wants_json(request):
+        return Response(
+            orjson.dumps(body),
+            status_code=status,
+            media_type="application/json",
+            headers={"cache-control": "no-store", **headers},
+        )
+    heading = _HEADINGS.get(status, "That did not work")
+    return render(
+        "error.html", status=status, headers=headers, heading=heading, message=error.message, code=error.code
+    )
+
+
+async def on_tiltyard_error(request: Request, error: Exception) -> Response:
+    """Starlette's handler for the exception tree."""
+    if not isinstance(error, TiltyardError):
+        raise error
+    return failure_response(request, error)
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    """Starlette's handler for its own refusals: no such route, no such method."""
+    if not isinstance(error, HTTPException):
+        raise error
+    path = request.url.path[:120]
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        refused = InvalidRequest(f"{path} does not take {request.method}", code="method_not_allowed")
+        response = failure_response(request, refused)
+        response.status_code = error.status_code
+        response.headers.update(error.headers or {})
+        return response
+    return failure_response(request, NotFound(f"there is no page at {path!r}"))
