@@ -17,6 +17,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from pathlib import Path
 
 from sqlalchemy import func, select
@@ -95,10 +96,15 @@ class EventLog(Queries):
                         "or start tiltyard once to make it"
                     )
         key_file = master_key or keys.with_name("master.key")
-        master = MasterKey.load_or_create(key_file, create=create)
         key_database = SqliteDatabase(keys)
-        prepare_keys(key_database, master, key_file)
-        return cls(database, prepare_log(database), key_database, master, clock_ns)
+        with ExitStack() as if_refused:
+            if_refused.callback(database.close)
+            if_refused.callback(key_database.close)
+            master = MasterKey.load_or_create(key_file, create=create)
+            prepare_keys(key_database, master, key_file)
+            log = cls(database, prepare_log(database), key_database, master, clock_ns)
+            if_refused.pop_all()
+        return log
 
     async def append(
         self,
