@@ -172,6 +172,18 @@ def test_verify_names_the_first_fault_and_exits_1(data: Path) -> None:
     assert "was changed" in result.output
 
 
+def test_verify_takes_a_restored_backup_for_what_it_is(data: Path) -> None:
+    backup = (data / "log.db").read_bytes()
+    with EventLog.open(data / "log.db", keys=data / "keys.db") as log:
+        log.append_blocking(vote("bat_2"), subject="bat_2", source=SOURCE)
+    (data / "log.db").write_bytes(backup)
+    refused = run(data, "verify")
+    assert refused.exit_code == 1
+    assert "cut short: it ends at seal 4, but seal 5 had been made" in refused.output
+    assert run(data, "verify", "--restored").exit_code == 0
+    assert run(data, "verify").exit_code == 0
+
+
 def test_rebuild_brings_projections_back(data: Path) -> None:
     tamper(data / "log.db", lambda connection: connection.execute("DELETE FROM votes"))
     result = run(data, "rebuild")

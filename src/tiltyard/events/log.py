@@ -224,6 +224,10 @@ class EventLog(Queries):
             report=report,
         ).run()
 
+    def forget_head(self) -> None:
+        """Forget the newest seal kept in the keys' database: for a log restored from an older backup."""
+        self._heads.forget()
+
     def rebuild(self, report: Callable[[int, int], None] | None = None) -> int:
         """Recreate every projection from the events, in one transaction; returns how many events were read.
 
