@@ -1,15 +1,11 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from gateway_stage import Stage, staged
 
 from tiltyard.events.log import EventLog
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-from gateway_stage import Stage, staged
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
+from stand_in_worker import StandIn
 
 from tiltyard.events.log import EventLog
 from tiltyard.fleet.registry import Registry
@@ -19,8 +20,6 @@ from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import DefaultSampling
 from tiltyard.router.router import Router
 from tiltyard.wire.worker import WorkerSpec
-
-from stand_in_worker import StandIn
 
 ALIASES = {"chat": "plain"}
 IDENTITIES = {

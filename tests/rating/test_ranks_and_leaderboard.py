@@ -119,7 +119,7 @@ def test_models_outside_the_main_group_have_no_rating_and_say_why() -> None:
 def test_an_undefeated_model_is_marked() -> None:
     counts = PairCounts.from_pairs(["x", "y", "z"], [[0, 1], [1, 2]], [[20, 0, 0, 0], [9, 8, 1, 0]])
     shown = {row.model.name: row for row in board(counts).rows}
-    assert "never lost or tied" in shown["x"].notes[0]
+    assert "undefeated" in shown["x"].notes[0]
     assert shown["x"].rank == 1
     assert shown["y"].notes == ()
 

@@ -1,4 +1,4 @@
-"""A small OpenAI-compatible server for tests: real HTTP, real streams, answers that a test writes and can hold back."""
+"""A small OpenAI-compatible server: real streams of answers that a test writes and can hold back."""
 
 from __future__ import annotations
 
@@ -145,9 +145,13 @@ class StandIn:
         finally:
             if finish != "stop":
                 # in a task of its own: this one is being cancelled with its connection
-                _tasks.add(asyncio.create_task(self._record(generation, model, identity, "".join(said), finish)))
+                _tasks.add(
+                    asyncio.create_task(self._record(generation, model, identity, "".join(said), finish))
+                )
 
-    async def _record(self, generation: str, model: str, identity: Digest, text: str, finish: FinishReason) -> None:
+    async def _record(
+        self, generation: str, model: str, identity: Digest, text: str, finish: FinishReason
+    ) -> None:
         response = await asyncio.to_thread(
             self.log.content,
             generation,

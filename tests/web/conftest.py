@@ -20,7 +20,11 @@ from tiltyard.client import ModelClient
 from tiltyard.events.log import EventLog
 from tiltyard.web.app import create_web
 
-CONTESTANTS = [entrant("quillon-cold", temperature=0.0), entrant("quillon-warm"), entrant("vamplate-raw", template=False)]
+CONTESTANTS = [
+    entrant("quillon-cold", temperature=0.0),
+    entrant("quillon-warm"),
+    entrant("vamplate-raw", template=False),
+]
 
 
 @pytest.fixture
@@ -30,9 +34,8 @@ def log(tmp_path: Path) -> Iterator[EventLog]:
 
 
 @pytest.fixture
-def models(log: EventLog) -> Iterator[StandIn]:
-    made = StandIn(log, {one.name: one.behaviour for one in CONTESTANTS})
-    yield made
+def models(log: EventLog) -> StandIn:
+    return StandIn(log, {one.name: one.behaviour for one in CONTESTANTS})
 
 
 @pytest.fixture
@@ -58,13 +61,15 @@ class Yard:
 
 @pytest.fixture
 def open_yard(log: EventLog, models: StandIn, models_url: str) -> Iterator[Callable[..., Yard]]:
-    """Start an arena with given limits or contestants; a test may start several over one log, one after another."""
+    """Start an arena with given limits or contestants; a test may start several over one log."""
     stack: list[Iterator[None]] = []
 
     def start(*, limits: Limits | None = None, contestants: list[Entrant] | None = None) -> Yard:
         people = CONTESTANTS if contestants is None else contestants
         client = ModelClient(models_url)
-        web = create_web(log=log, client=client, contestants=lambda: people, rng=random.Random(7), limits=limits)
+        web = create_web(
+            log=log, client=client, contestants=lambda: people, rng=random.Random(7), limits=limits
+        )
 
         @asynccontextmanager
         async def lifespan(_app: Starlette) -> AsyncIterator[None]:

@@ -36,7 +36,7 @@ async def restore(log: EventLog, battle: str) -> Battle | None:
     """Return the battle as the log has it, or `None` if it was never opened.
 
     A turn that was being answered when the server died comes back as failed on both sides, so that the voter
-    can have it answered anew. Raises `ContentMissing` when the voter's own words were erased.
+    can have it answered anew. Words that were erased are empty, and the battle says so.
     """
     return await asyncio.to_thread(_restore, log, battle)
 
@@ -67,7 +67,10 @@ def _restore(log: EventLog, name: str) -> Battle | None:
                     vote_token_digest=opened.vote_token_digest,
                 )
             case BattleTurnStarted() as started if battle is not None:
-                message = log.read_content(started.message).decode()
+                try:
+                    message = log.read_content(started.message).decode()
+                except ContentMissing:
+                    message, battle.erased = "", True
                 battle.turns[started.turn :] = [
                     Turn(started.turn, started.attempt, message, started.message, settled=True)
                 ]
@@ -86,7 +89,9 @@ def _restore(log: EventLog, name: str) -> Battle | None:
 
 def _answer(log: EventLog, generation: str | None, finish: FinishReason) -> Answer:
     if finish == "failed":
-        return Answer(generation=generation, finish=finish, trouble="This side gave no complete answer. Try again.")
+        return Answer(
+            generation=generation, finish=finish, trouble="This side gave no complete answer. Try again."
+        )
     if generation is None:
         return Answer(finish=finish)
     try:
@@ -103,5 +108,3 @@ def response_text(log: EventLog, generation: str) -> str:
         raise ContentMissing(f"a policy kept no words of {generation}")
     stored: _StoredResponse = orjson.loads(log.read_content(response))
     return stored["choices"][0]["text"]
-
-

@@ -1,4 +1,4 @@
-"""Who was who, told once the vote is cast: names, identities, settings, and what differs between the sides."""
+"""Who was who, told once the vote is cast: names, identities, settings, and what differs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,11 @@ class Reveal:
             Difference(field, first, second)
             for field in self.a.setting
             if (first := self.a.setting[field]) != (second := self.b.setting.get(field, "none"))
-        ] + [Difference(field, "none", value) for field, value in self.b.setting.items() if field not in self.a.setting]
+        ] + [
+            Difference(field, "none", value)
+            for field, value in self.b.setting.items()
+            if field not in self.a.setting
+        ]
 
     @property
     def replay_command(self) -> str:
@@ -90,7 +94,7 @@ class Reveal:
 def reveal(battle: Battle, known: Iterable[Entrant]) -> Reveal:
     """Say who was who; raises `Conflict` before the vote, whoever asks.
 
-    `known` are the identities that this installation can describe; a side that is not among them is still named.
+    `known` are the identities that can be described here; a side that is not among them is still named.
     """
     vote = battle.vote
     if vote is None:
@@ -110,7 +114,7 @@ def reveal(battle: Battle, known: Iterable[Entrant]) -> Reveal:
 
 
 async def reveal_of(battle: Battle, log: EventLog, ready: Sequence[Entrant]) -> Reveal:
-    """Say who was who, described by the contestants that stand `ready`, or else by what the log has registered."""
+    """Say who was who, described by the contestants that stand `ready`, or else by the log."""
     return reveal(battle, [*ready, *await asyncio.to_thread(_registered, log)])
 
 
@@ -122,7 +126,9 @@ def _registered(log: EventLog) -> list[Entrant]:
     ]
 
 
-def _unmask(battle: Battle, side: Side, generations: tuple[str, ...], known: Sequence[Entrant]) -> RevealedSide:
+def _unmask(
+    battle: Battle, side: Side, generations: tuple[str, ...], known: Sequence[Entrant]
+) -> RevealedSide:
     contestant = battle.contestants[side]
     entrant = next(
         (e for e in known if (e.name, e.behaviour) == (contestant.identity, contestant.behaviour)),

@@ -93,6 +93,8 @@ class GenerationFinished(EventData):
     stop: tuple[str, ...] = ()
     logit_bias: dict[str, float] = Field(default_factory=dict)
     n: int = 1
+    ignore_eos: bool = False
+    """Whether end-of-text tokens were ordinary ones (load tests ask for it)."""
     stream: bool
     choices: tuple[ChoiceOutcome, ...]
     error: str | None = None

@@ -33,7 +33,7 @@ class LlamaArchitecture:
 
     @classmethod
     def from_gguf(cls, gguf: GgufFile) -> LlamaArchitecture:
-        """Read and check; raises `ModelRejected` naming the key or tensor that is missing, odd or not supported."""
+        """Read and check; raises `ModelRejected` naming the key or tensor that is missing or odd."""
         fields = _Fields(gguf)
         family = gguf.metadata.get("general.architecture")
         if family != "llama":
@@ -44,13 +44,16 @@ class LlamaArchitecture:
         n_kv_heads = fields.size("llama.attention.head_count_kv", default=n_heads)
         head_dim = fields.size("llama.attention.key_length", default=max(1, dim // n_heads))
         if n_heads % n_kv_heads:
-            raise ModelRejected(f"{gguf.path}: {n_heads} heads do not divide into {n_kv_heads} key-value heads")
+            raise ModelRejected(
+                f"{gguf.path}: {n_heads} heads do not divide into {n_kv_heads} key-value heads"
+            )
         if fields.size("llama.attention.value_length", default=head_dim) != head_dim:
             raise ModelRejected(f"{gguf.path}: keys and values of different lengths are not supported")
         rope_dim = fields.size("llama.rope.dimension_count", default=head_dim)
         if rope_dim > head_dim or rope_dim % 2:
             raise ModelRejected(
-                f"{gguf.path}: llama.rope.dimension_count is {rope_dim}; it must be even and at most {head_dim}"
+                f"{gguf.path}: llama.rope.dimension_count is {rope_dim}; "
+                f"it must be even and at most {head_dim}"
             )
         architecture = cls(
             n_layers=fields.size("llama.block_count"),
@@ -99,7 +102,9 @@ class LlamaArchitecture:
 
     def _check_tensors(self, gguf: GgufFile) -> None:
         if self.n_layers > len(gguf.tensors):
-            raise ModelRejected(f"{gguf.path}: {self.n_layers:,} layers, but only {len(gguf.tensors):,} tensors")
+            raise ModelRejected(
+                f"{gguf.path}: {self.n_layers:,} layers, but only {len(gguf.tensors):,} tensors"
+            )
         expected = self.tensor_shapes()
         missing = sorted(expected.keys() - gguf.tensors.keys())
         if missing:
@@ -107,7 +112,7 @@ class LlamaArchitecture:
         surplus = sorted(gguf.tensors.keys() - expected.keys())
         if surplus:
             raise ModelRejected(
-                f"{gguf.path}: tensor {surplus[0]!r} is not part of a plain Llama model ({len(surplus)} such); "
+                f"{gguf.path}: tensor {surplus[0]!r} is no part of a plain Llama model; {len(surplus)} such; "
                 "serving without it would change the answers, so the file is refused"
             )
         for name, shape in expected.items():
@@ -127,7 +132,9 @@ class _Fields:
         if value is None:
             raise ModelRejected(f"{self.gguf.path}: metadata key {key!r} is missing")
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SIZE:
-            raise ModelRejected(f"{self.gguf.path}: {key!r} is {value!r}; expected an integer from 1 to {MAX_SIZE:,}")
+            raise ModelRejected(
+                f"{self.gguf.path}: {key!r} is {value!r}; expected an integer from 1 to {MAX_SIZE:,}"
+            )
         return value
 
     def positive(self, key: str, default: float | None = None) -> float:
@@ -146,10 +153,14 @@ def _vocabulary_size(gguf: GgufFile) -> int:
         raise ModelRejected(f"{gguf.path}: tensor 'token_embd.weight' is missing; is this only a vocabulary?")
     rows = embedding.shape[0]
     if rows > MAX_SIZE:
-        raise ModelRejected(f"{gguf.path}: tensor 'token_embd.weight' has {rows:,} rows; at most {MAX_SIZE:,}")
+        raise ModelRejected(
+            f"{gguf.path}: tensor 'token_embd.weight' has {rows:,} rows; at most {MAX_SIZE:,}"
+        )
     claimed = gguf.metadata.get("llama.vocab_size", rows)
     if claimed != rows:
-        raise ModelRejected(f"{gguf.path}: 'llama.vocab_size' is {claimed!r}, but the embedding has {rows:,} rows")
+        raise ModelRejected(
+            f"{gguf.path}: 'llama.vocab_size' is {claimed!r}, but the embedding has {rows:,} rows"
+        )
     return rows
 
 

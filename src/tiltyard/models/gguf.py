@@ -276,13 +276,15 @@ class _Reader:
             if data_start + offset + size_bytes > self.end:
                 self.refuse(
                     offset_start,
-                    f"tensor {name!r} ends at byte {data_start + offset + size_bytes:,}, past the end of the file "
-                    f"at {self.end:,}; the file is truncated or the offset is wrong",
+                    f"tensor {name!r} ends at byte {data_start + offset + size_bytes:,}, past the end of the "
+                    f"file at {self.end:,}; the file is truncated or the offset is wrong",
                 )
             if offset != expected:
-                # ggml writes and accepts only tensors that follow one another in the order of their descriptions.
+                # ggml writes and accepts only tensors that lie in the order of their descriptions.
                 problem = "overlaps another tensor" if offset < expected else "leaves a hole in the file"
-                self.refuse(offset_start, f"tensor {name!r} at offset {offset:,} {problem}; expected {expected:,}")
+                self.refuse(
+                    offset_start, f"tensor {name!r} at offset {offset:,} {problem}; expected {expected:,}"
+                )
             expected = self._aligned(offset + size_bytes)
             self.tensors[name] = TensorInfo(
                 name, ggml_type, TENSOR_TYPES[ggml_type].name, shape, data_start + offset, size_bytes
@@ -292,7 +294,9 @@ class _Reader:
         start = self.position
         dimensions = self._integer("I", 4, f"dimensions of tensor {name!r}")
         if not 1 <= dimensions <= MAX_DIMENSIONS:
-            self.refuse(start, f"tensor {name!r} has {dimensions} dimensions; 1 to {MAX_DIMENSIONS} are allowed")
+            self.refuse(
+                start, f"tensor {name!r} has {dimensions} dimensions; 1 to {MAX_DIMENSIONS} are allowed"
+            )
         sizes: list[int] = []
         elements = 1
         for _ in range(dimensions):
@@ -311,7 +315,7 @@ class _Reader:
         if shape[-1] % kind.block_elements:
             self.refuse(
                 offset,
-                f"tensor {name!r} has rows of {shape[-1]:,}; {kind.name} packs {kind.block_elements} at a time",
+                f"tensor {name!r} has rows of {shape[-1]:,}; {kind.name} packs {kind.block_elements} a block",
             )
         elements = 1
         for size in shape:
@@ -333,7 +337,7 @@ class _Reader:
             return self._bools(1, key)[0]
         if kind == TYPE_ARRAY:
             return self._array(key, depth + 1)
-        self.refuse(self.position - 4, f"{key!r} has the unknown value type {kind}")
+        return self.refuse(self.position - 4, f"{key!r} has the unknown value type {kind}")
 
     def _array(self, key: str, depth: int) -> tuple[MetadataValue, ...]:
         start = self.position
@@ -356,7 +360,7 @@ class _Reader:
         if kind == TYPE_ARRAY:
             self._check_count(start + 4, count, MIN_ARRAY_BYTES, f"elements of {key!r}")
             return tuple(self._array(key, depth + 1) for _ in range(count))
-        self.refuse(start, f"{key!r} has elements of the unknown type {kind}")
+        return self.refuse(start, f"{key!r} has elements of the unknown type {kind}")
 
     def _strings(self, count: int, key: str) -> tuple[str, ...]:
         """Read many strings in one tight loop: vocabularies have hundreds of thousands."""
@@ -369,7 +373,9 @@ class _Reader:
             (length,) = length_at(data, position)
             stop = position + 8 + length
             if stop > end:
-                self.refuse(position, f"a string of {length:,} bytes in {key!r} runs past the end of the file")
+                self.refuse(
+                    position, f"a string of {length:,} bytes in {key!r} runs past the end of the file"
+                )
             try:
                 strings.append(data[position + 8 : stop].decode())
             except UnicodeDecodeError as error:
@@ -382,7 +388,10 @@ class _Reader:
         start = self.position
         length = self._integer("Q", 8, what)
         if length > limit or length > self.end - self.position:
-            self.refuse(start, f"{what} claims {length:,} bytes; {min(limit, self.end - self.position):,} are possible")
+            self.refuse(
+                start,
+                f"{what} claims {length:,} bytes; {min(limit, self.end - self.position):,} are possible",
+            )
         raw = self.data[self.position : self.position + length]
         try:
             text = raw.decode()
@@ -412,7 +421,9 @@ class _Reader:
 
     def _check_count(self, offset: int, count: int, smallest: int, what: str) -> None:
         if count * smallest > self.end - self.position:
-            self.refuse(offset, f"{count:,} {what} cannot fit in the {self.end - self.position:,} bytes that are left")
+            self.refuse(
+                offset, f"{count:,} {what} cannot fit in the {self.end - self.position:,} bytes that are left"
+            )
 
     def _aligned(self, offset: int) -> int:
         return (offset + self.alignment - 1) // self.alignment * self.alignment

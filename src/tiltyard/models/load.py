@@ -27,8 +27,8 @@ def load_native(
 ) -> NativeModel:
     """Make a model that can compute; `progress` hears (bytes done, bytes in all) after each tensor.
 
-    The model keeps no view into the file. Raises `ModelRejected` for a storage type or a size that the kernels do
-    not take, `ConfigurationError` for an instruction set that this CPU does not have.
+    The model keeps no view into the file. Raises `ModelRejected` for a storage type or a size that the
+    kernels do not take, `ConfigurationError` for an instruction set that this CPU does not have.
     """
     wanted = architecture.tensor_shapes()
     for name in wanted:

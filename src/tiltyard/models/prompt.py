@@ -22,8 +22,8 @@ def encode_messages(
 ) -> list[int]:
     """Render a conversation and encode it: control tokens come from the template, never from the messages.
 
-    For messages that do not spell control tokens the ids equal those of encoding the rendered text with control
-    tokens on, as Hugging Face does. Raises `InvalidRequest` (`param="messages"`).
+    For messages that do not spell control tokens the ids equal those of encoding the rendered text with
+    control tokens on, as Hugging Face does. Raises `InvalidRequest` (`param="messages"`).
     """
     if isinstance(template, PlainTemplate):
         return prompt_ids(tokenizer, template.render(messages), special=False)
@@ -64,7 +64,7 @@ def _segments(
     everywhere = str.maketrans(stand_ins)
     hidden = render(_mapped(messages, lambda text: text.translate(everywhere)))
     if hidden.translate(back) != rendered:
-        # The template looks into the messages (`'</think>' in content`); hide no more than whole control tokens.
+        # The template looks into the messages (`'</think>' in content`); hide only whole control tokens.
         hidden = render(_mapped(messages, lambda text: _break_control(tokenizer, text, stand_ins)))
     return [
         segment if isinstance(segment, int) else segment.translate(back)
@@ -89,11 +89,13 @@ def _break(token: str, stand_ins: Mapping[str, str]) -> str:
 
 
 def _stand_ins(edges: set[str], rendered: str) -> dict[str, str]:
-    """Give each edge character a private-use character that occurs neither in messages nor template output."""
+    """Give each edge character a private-use character that does not occur in the rendered text."""
     taken = edges | set(rendered)
     unused = [chr(code) for code in PRIVATE_USE if chr(code) not in taken]
     if len(unused) < len(edges):
-        raise InvalidRequest("the messages use up the private-use characters; leave some out", param="messages")
+        raise InvalidRequest(
+            "the messages use up the private-use characters; leave some out", param="messages"
+        )
     return dict(zip(sorted(edges), unused, strict=False))
 
 
@@ -111,7 +113,9 @@ def _texts(value: object) -> list[str]:
 def _mapped(
     messages: Sequence[Mapping[str, object]], change: Callable[[str], str]
 ) -> list[dict[str, object]]:
-    return [{change(key): _mapped_value(item, change) for key, item in message.items()} for message in messages]
+    return [
+        {change(key): _mapped_value(item, change) for key, item in message.items()} for message in messages
+    ]
 
 
 def _mapped_value(value: object, change: Callable[[str], str]) -> object:

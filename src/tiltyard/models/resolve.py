@@ -43,7 +43,7 @@ def resolve(
 ) -> ResolvedIdentity:
     """Make an identity; a chat template's path is relative to `base_dir`.
 
-    Raises `ModelRejected` for a file that we cannot serve, `ConfigurationError` for a declaration that is wrong.
+    Raises `ModelRejected` for a file that we cannot serve, `ConfigurationError` for a wrong declaration.
     """
     architecture = LlamaArchitecture.from_gguf(gguf)
     template = _template(declaration, gguf, base_dir)
@@ -70,10 +70,12 @@ def render_prompt(
 ) -> list[int]:
     """Turn a conversation into token ids: system prompt, template, encoding.
 
-    The identity's system prompt goes in front of a conversation that brings none of its own. What messages (and
-    system prompt) say can never become a control token; see `tiltyard.models.prompt`.
+    The identity's system prompt goes in front of a conversation that brings none of its own. What messages
+    (and system prompt) say can never become a control token; see `tiltyard.models.prompt`.
     """
-    if resolved.system_prompt is not None and not any(message.get("role") == "system" for message in messages):
+    if resolved.system_prompt is not None and not any(
+        message.get("role") == "system" for message in messages
+    ):
         messages = [{"role": "system", "content": resolved.system_prompt}, *messages]
     return encode_messages(resolved.template, tokenizer, messages)
 
@@ -86,14 +88,16 @@ def stored_types(gguf: GgufFile) -> tuple[str, ...]:
     return tuple(sorted(sizes, key=lambda name: (-sizes[name], name)))
 
 
-def _template(declaration: IdentityDeclaration, gguf: GgufFile, base_dir: Path) -> ChatTemplate | PlainTemplate:
+def _template(
+    declaration: IdentityDeclaration, gguf: GgufFile, base_dir: Path
+) -> ChatTemplate | PlainTemplate:
     if declaration.chat_template == "off":
         return PlainTemplate()
     if declaration.chat_template == "model":
         source = gguf.metadata.get(TEMPLATE_KEY)
         if source is None:
             raise ConfigurationError(
-                f"{gguf.path} brings no chat template; set chat_template to \"off\" or to a Jinja file",
+                f'{gguf.path} brings no chat template; set chat_template to "off" or to a Jinja file',
                 param="chat_template",
             )
         if not isinstance(source, str):
@@ -104,7 +108,8 @@ def _template(declaration: IdentityDeclaration, gguf: GgufFile, base_dir: Path) 
         return ChatTemplate(path.read_bytes().decode())
     except OSError as error:
         raise ConfigurationError(
-            f"chat_template {path} cannot be read: {error.strerror}; it must be \"model\", \"off\" or a Jinja file",
+            f"chat_template {path} cannot be read: {error.strerror}; "
+            'it must be "model", "off" or a Jinja file',
             param="chat_template",
         ) from error
     except UnicodeDecodeError as error:

@@ -1,9 +1,9 @@
-"""The Jinja2 environment for chat templates: Hugging Face's settings, and limits against hostile templates.
+"""The Jinja2 environment for chat templates: Hugging Face's settings, and limits on hostile templates.
 
-A chat template comes inside a model file, so it is foreign code. Jinja2's sandbox keeps it away from the host;
-this module bounds what it can use up (steps, characters, time) and takes away what is random, so that a
-rendering says the same each time. Python cannot interrupt one long operation, so every operation that can make a
-large value from small ones is priced before it runs.
+A chat template comes inside a model file, so it is foreign code. Jinja2's sandbox keeps it away from the
+host; this module bounds what it can use up (steps, characters, time) and takes away what is random, so that a
+rendering says the same each time. Python cannot interrupt one long operation, so every operation that can
+make a large value from small ones is priced before it runs.
 """
 
 from __future__ import annotations
@@ -155,11 +155,23 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             del self.globals[name]
         plain = dict(self.filters)
         self.filters["tojson"] = _tojson
-        for name in ("string", "list", "escape", "e", "forceescape", "urlencode", "replace", "indent", "join", "sum", "format"):
+        for name in (
+            "string",
+            "list",
+            "escape",
+            "e",
+            "forceescape",
+            "urlencode",
+            "replace",
+            "indent",
+            "join",
+            "sum",
+            "format",
+        ):
             self.filters[name] = _priced(name, plain[name])
         self.globals["raise_exception"] = _raise_exception
 
-    def concat(self, pieces: Iterable[str]) -> str:  # type: ignore[override]  # Jinja2 has "".join here
+    def concat(self, pieces: Iterable[str]) -> str:
         """Join the output of a macro or block."""
         texts = list(pieces)
         _budget.get().spend(sum(map(len, texts)))
@@ -172,13 +184,15 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     def checked(self, value: Value) -> Value:
         """Price a list, tuple or dictionary that a template writes."""
-        _budget.get().spend(sum(characters_in(item) if _is_container(item) else 1 for item in _items_of(value)))
+        _budget.get().spend(
+            sum(characters_in(item) if _is_container(item) else 1 for item in _items_of(value))
+        )
         return value
 
     def step(self) -> None:
         """Do nothing; the call itself is counted."""
 
-    def call(__self, __context: Context, __obj: Value, *args: Value, **kwargs: Value) -> Value:  # noqa: B902, N805
+    def call(__self, __context: Context, __obj: Value, *args: Value, **kwargs: Value) -> Value:  # noqa: N805
         """Count and price a call; otherwise as the sandbox does."""
         budget = _budget.get()
         budget.step()
@@ -270,7 +284,9 @@ def _replace(node: nodes.Node) -> None:
 def _guarded(node: nodes.Node) -> nodes.Node:
     if isinstance(node, nodes.Concat):
         return _environment_call("text_of", node.nodes)
-    literal = isinstance(node, nodes.List | nodes.Dict) or (isinstance(node, nodes.Tuple) and node.ctx == "load")
+    literal = isinstance(node, nodes.List | nodes.Dict) or (
+        isinstance(node, nodes.Tuple) and node.ctx == "load"
+    )
     if literal and isinstance(node, nodes.Expr):
         return _environment_call("checked", [node])
     return node
@@ -280,8 +296,9 @@ def _environment_call(method: str, arguments: list[nodes.Expr]) -> nodes.Call:
     return nodes.Call(nodes.EnvironmentAttribute(method), arguments, [], None, None)
 
 
+# Asking for the context keeps Jinja2 from calling this while it compiles.
 @pass_context
-def _finalize(context: Context, value: Value) -> Value:
+def _finalize(_context: Context, value: Value) -> Value:
     if not isinstance(value, str):
         _budget.get().spend(characters_in(value))
     return value
@@ -302,7 +319,9 @@ def _tojson(
     if isinstance(indent, int) and indent > 16:
         raise LimitExceeded("it indents JSON by more than 16 spaces")
     _budget.get().spend(characters_in(value))
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def _priced(name: str, original: Callable[..., Value]) -> Callable[..., Value]:
@@ -364,12 +383,12 @@ class _Priced:
 def _price_method(budget: Budget, owner: str | bytes | int, name: str, arguments: Sequence[Value]) -> None:
     if name in PADDING_METHODS and any(isinstance(value, int) and value > MAX_WIDTH for value in arguments):
         raise LimitExceeded(f"it pads by more than {MAX_WIDTH:,}")
-    if name in ("translate", "from_bytes"):
+    if name in ("translate", "from_bytes") or (isinstance(owner, bytes) and name in ("replace", "join")):
         raise LimitExceeded(f"it calls {name}")
     if isinstance(owner, int):
         return
-    if name == "replace" and len(arguments) >= 2 and isinstance(arguments[0], type(owner)):
-        budget.spend(len(owner) + owner.count(arguments[0]) * len(arguments[1]))  # type: ignore[arg-type]
+    if name == "replace" and isinstance(owner, str) and len(arguments) >= 2:
+        budget.spend(len(owner) + owner.count(arguments[0]) * len(arguments[1]))
     elif name == "join" and arguments:
         budget.spend(characters_in(arguments[0]) + len(owner) * _length(arguments[0]))
     elif name in ("format", "format_map"):
@@ -383,7 +402,7 @@ def _is_container(value: Value) -> bool:
 
 
 def _items_of(value: Value) -> Iterable[Value]:
-    return value.values() if isinstance(value, Mapping) else value  # type: ignore[no-any-return]
+    return value.values() if isinstance(value, Mapping) else value
 
 
 def _length(value: Value) -> int:

@@ -1,7 +1,7 @@
 """Conversations to prompt text, by the chat template that comes with a model.
 
-    template = ChatTemplate(source)
-    template.render([{"role": "user", "content": "Hi"}])   # '<|im_start|>user\\nHi<|im_end|>\\n...'
+template = ChatTemplate(source)
+template.render([{"role": "user", "content": "Hi"}])   # '<|im_start|>user\\nHi<|im_end|>\\n...'
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tiltyard.models.sandbox import ChatEnvironment, render_bounded, strftime_at
 
 
 class ChatTemplate:
-    """A Jinja2 chat template in Hugging Face's dialect, sandboxed and bounded; safe to share between threads."""
+    """A Jinja2 chat template in Hugging Face's dialect, sandboxed and bounded; threads may share it."""
 
     def __init__(self, source: str) -> None:
         """Compile; raises `ModelRejected` with the line for a template that is no valid Jinja2."""
@@ -26,7 +26,9 @@ class ChatTemplate:
         try:
             self._template = ChatEnvironment().compile_chat(source)
         except TemplateSyntaxError as error:
-            raise ModelRejected(f"the chat template is wrong at line {error.lineno}: {error.message}") from error
+            raise ModelRejected(
+                f"the chat template is wrong at line {error.lineno}: {error.message}"
+            ) from error
         # SyntaxError and RecursionError: nested deeper than Python's own compiler goes.
         except (TemplateError, SyntaxError, RecursionError, ValueError) as error:
             raise ModelRejected(f"the chat template cannot be compiled: {error}") from error
@@ -43,9 +45,9 @@ class ChatTemplate:
     ) -> str:
         """Return the prompt text as Hugging Face's `apply_chat_template` gives it.
 
-        `now` defines `strftime_now`; without it the function is undefined and templates that can do without use
-        their own fixed date, so a rendering depends on nothing but its arguments. `variables` are what else a
-        template may read (`tools`, `documents`, `enable_thinking`).
+        `now` defines `strftime_now`; without it the function is undefined and templates that can do without
+        use their own fixed date, so a rendering depends on nothing but its arguments. `variables` are what
+        else a template may read (`tools`, `documents`, `enable_thinking`).
         Raises `InvalidRequest` (`param="messages"`) when the template refuses the messages or breaks a limit.
         """
         context: dict[str, object] = {
@@ -70,18 +72,11 @@ class ChatTemplate:
 
 
 class PlainTemplate:
-    """What `chat_template = "off"` means: the contents of the turns, joined by blank lines, without markup."""
+    """What `chat_template = "off"` means: the contents of the turns, joined by blank lines, no markup."""
 
     digest: Digest | None = None
 
-    def render(
-        self,
-        messages: Sequence[Mapping[str, object]],
-        *,
-        add_generation_prompt: bool = True,
-        bos_token: str = "",
-        eos_token: str = "",
-    ) -> str:
+    def render(self, messages: Sequence[Mapping[str, object]]) -> str:
         """Join the contents; raises `InvalidRequest` for content that is no text."""
         texts: list[str] = []
         for index, message in enumerate(messages):

@@ -95,13 +95,13 @@ class Tokenizer:
 
     @classmethod
     def from_gguf(cls, gguf: GgufFile) -> Tokenizer:
-        """Build from a file's metadata; raises `ModelRejected` for a kind that we do not reproduce exactly."""
+        """Build from a file's metadata; raises `ModelRejected` for a kind that we do not reproduce."""
         return _Vocabulary(gguf).build()
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Turn text into ids, without BOS.
 
-        With `special`, control tokens in the text become control tokens; without, they are text like any other.
+        With `special`, control tokens in the text become control tokens; without, they are plain text.
 
         >>> tokenizer.encode("<|im_end|>", special=True)
         [2]
@@ -160,7 +160,9 @@ class Tokenizer:
         ids: list[int] = self._fast.encode(text, add_special_tokens=False).ids
         # Only a vocabulary that can spell a control token by merging ordinary text gets here.
         if not self._control_ids.isdisjoint(ids):
-            raise InvalidRequest("the text spells a control token in this model's vocabulary", param="messages")
+            raise InvalidRequest(
+                "the text spells a control token in this model's vocabulary", param="messages"
+            )
         return ids
 
 
@@ -183,7 +185,7 @@ def _is_control(token: str, kind: int) -> bool:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Return GPT-2's printable stand-in for each byte: printable bytes are themselves, the rest follow U+0100."""
+    """Return GPT-2's stand-in for each byte: printable bytes are themselves, the rest follow U+0100."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     shifted = (byte for byte in range(256) if byte not in printable)
     alphabet = {chr(byte): byte for byte in printable}
@@ -228,7 +230,8 @@ class _Vocabulary:
             fast, add_bos, decode = self._sentence_piece()
         else:
             raise ModelRejected(
-                f"{self.gguf.path}: tokenizer model {self.model!r} is not supported; supported: 'gpt2', 'llama'"
+                f"{self.gguf.path}: tokenizer model {self.model!r} is not supported; "
+                "supported: 'gpt2', 'llama'"
             )
         added = [
             AddedToken(token, normalized=False, special=False)
@@ -256,7 +259,8 @@ class _Vocabulary:
         rule = RULES.get(name) if isinstance(name, str) else None
         if rule is None:
             raise ModelRejected(
-                f"{self.gguf.path}: pre-tokenizer {name!r} is not supported; supported: {', '.join(sorted(RULES))}"
+                f"{self.gguf.path}: pre-tokenizer {name!r} is not supported; "
+                f"supported: {', '.join(sorted(RULES))}"
             )
         fast = FastTokenizer(BPE(self.ids, self._merges(), ignore_merges=rule.ignore_merges))
         fast.pre_tokenizer = rule.cut()
@@ -288,12 +292,14 @@ class _Vocabulary:
             # A merge that makes a control token would let plain text become one.
             known = left in self.ids and right in self.ids and left + right in self.ids
             if not separator or not known or left + right in self.control:
-                raise ModelRejected(f"{self.gguf.path}: merge {index:,} ({line!r}) does not join two tokens to a third")
+                raise ModelRejected(
+                    f"{self.gguf.path}: merge {index:,} ({line!r}) does not join two tokens to a third"
+                )
             merges.append((left, right))
         return merges
 
     def _merges_by_score(self) -> list[tuple[str, str]]:
-        """Rewrite SentencePiece scores as byte-pair merges: the best result first, as its algorithm merges."""
+        """Rewrite SentencePiece scores as byte-pair merges: the best result first, as SentencePiece does."""
         scores = self.gguf.metadata.get(PREFIX + "scores")
         if not isinstance(scores, tuple) or len(scores) != len(self.tokens):
             raise ModelRejected(f"{self.gguf.path}: 'tokenizer.ggml.scores' must hold one number a token")

@@ -268,9 +268,9 @@ def _statuses(ratings: Ratings, minimum_votes: int) -> list[Status]:
 
 
 _UNBOUNDED_NOTES: Final = {
-    "undefeated": "never lost or tied yet, so votes alone set no upper limit; half a virtual loss keeps it finite",
-    "winless": "never won or tied yet, so votes alone set no lower limit; half a virtual win keeps it finite",
-    "separated": "all votes between its group and the rest point one way; half a virtual vote keeps it finite",
+    "undefeated": "undefeated: only half a virtual loss keeps its rating finite",
+    "winless": "winless: only half a virtual win keeps its rating finite",
+    "separated": "separated: its votes against the rest all point one way; half virtual wins keep it finite",
 }
 
 
@@ -281,7 +281,7 @@ def _notes(ratings: Ratings, node: int, minimum_votes: int) -> tuple[str, ...]:
         missing = minimum_votes - votes
         notes.append(f"needs {missing:,} more vote{'s' if missing > 1 else ''}")
     if votes and ratings.component[node] > 0:
-        notes.append("no chain of votes connects it to the main group, so its rating would compare nothing")
+        notes.append("no chain of votes connects it to the main group, so it has no rating beside it")
     elif (why := ratings.unbounded.get(model)) is not None:
         notes.append(_UNBOUNDED_NOTES[why])
     if not ratings.converged and votes:

@@ -32,7 +32,10 @@ class VersionedStaticFiles(StaticFiles):
     """Static files; one asked for by its content's digest (`?v=`) may be kept for ever."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        kept = b"public, max-age=31536000, immutable" if scope["query_string"].startswith(b"v=") else b"no-cache"
+        """Serve one file."""
+        kept = (
+            b"public, max-age=31536000, immutable" if scope["query_string"].startswith(b"v=") else b"no-cache"
+        )
 
         async def send_with_age(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] in (200, 304):
@@ -55,12 +58,10 @@ def create_web(
     """Make the app of all pages; mount it at `/`, beside the gateway.
 
     `contestants` says who may be drawn now; `routes` are further pages (the leaderboard). The app's own
-    lifespan ends the running battles; who mounts it under another app awaits `app.state.arena.close()` itself.
+    lifespan ends the running battles; who mounts it under another app awaits `app.state.arena.close()`.
     """
     now = contestants if callable(contestants) else lambda: contestants
-    arena = Arena(
-        log=log, client=client, contestants=now, rng=rng or random.SystemRandom(), limits=limits
-    )
+    arena = Arena(log=log, client=client, contestants=now, rng=rng or random.SystemRandom(), limits=limits)
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:

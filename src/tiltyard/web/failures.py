@@ -49,7 +49,9 @@ def failure_response(request: Request, error: TiltyardError) -> Response:
             headers={"cache-control": "no-store", **headers},
         )
     heading = _HEADINGS.get(status, "That did not work")
-    return render("error.html", status=status, headers=headers, heading=heading, message=error.message, code=error.code)
+    return render(
+        "error.html", status=status, headers=headers, heading=heading, message=error.message, code=error.code
+    )
 
 
 async def on_tiltyard_error(request: Request, error: Exception) -> Response:

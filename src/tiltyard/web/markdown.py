@@ -18,16 +18,19 @@ from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 from markupsafe import Markup
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexers import get_lexer_by_name
-from pygments.util import ClassNotFound
+from pygments import highlight  # type: ignore[import-untyped]
+from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
+from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
+from pygments.util import ClassNotFound  # type: ignore[import-untyped]
 
 HIGHLIGHT_CHARACTERS = 20_000
 """Longer code is shown without colours: some lexers are slow on hostile input."""
 
 _TAGS = frozenset(
-    "a blockquote br code del div em h3 h4 h5 h6 hr li ol p pre s span strong table tbody td th thead tr ul".split()
+    {
+        *("a", "blockquote", "br", "code", "del", "div", "em", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p"),
+        *("pre", "s", "span", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul"),
+    }
 )
 _CLASSES = re.compile(r"(?:(?:tok-[a-z0-9]+|code-block|code-language|picture) ?)+")
 _FORMATTER = HtmlFormatter(nowrap=True, classprefix="tok-")
@@ -75,13 +78,17 @@ def _fence(
     words = token.info.split(maxsplit=1)
     language = words[0] if words and _LANGUAGE.fullmatch(words[0]) else ""
     label = f'<span class="code-language">{escape(language)}</span>' if language else ""
-    return f'<div class="code-block">{label}<pre><code>{_coloured(token.content, language)}</code></pre></div>\n'
+    return (
+        f'<div class="code-block">{label}<pre><code>{_coloured(token.content, language)}</code></pre></div>\n'
+    )
 
 
 def _picture(
     _renderer: RendererHTML, tokens: Sequence[Token], index: int, _options: OptionsDict, _env: EnvType
 ) -> str:
-    return f'<span class="picture">picture not shown: {escape(tokens[index].content or "no description")}</span>'
+    return (
+        f'<span class="picture">picture not shown: {escape(tokens[index].content or "no description")}</span>'
+    )
 
 
 def _lower_headings(state: StateCore) -> None:

@@ -58,7 +58,8 @@ async def read_body(request: Request) -> bytes:
         parts += part
         if len(parts) > BODY_BYTES:
             raise InvalidRequest(
-                f"the request body is longer than {BODY_BYTES:,} bytes. Shorten the message.", code="body_too_long"
+                f"the request body is longer than {BODY_BYTES:,} bytes. Shorten the message.",
+                code="body_too_long",
             )
     return bytes(parts)
 
