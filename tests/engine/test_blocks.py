@@ -38,7 +38,9 @@ def test_check_names_the_block_whose_holders_do_not_match() -> None:
     pool = BlockPool(4)
     block = pool.take()
     pool.check([block])
-    with pytest.raises(BlockAccountingError, match=rf"blocks \[{block}\] have \[1\] references, but \[2\] holders"):
+    with pytest.raises(
+        BlockAccountingError, match=rf"blocks \[{block}\] have \[1\] references, but \[2\] holders"
+    ):
         pool.check([block, block])
     with pytest.raises(BlockAccountingError):
         pool.check([])

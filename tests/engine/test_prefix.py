@@ -106,7 +106,9 @@ def test_half_a_block_is_refused(pool: BlockPool, tree: PrefixTree) -> None:
 
 @given(
     st.lists(
-        st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=5), st.sampled_from("ab"), st.integers(0, 3)),
+        st.tuples(
+            st.lists(st.integers(0, 2), min_size=1, max_size=5), st.sampled_from("ab"), st.integers(0, 3)
+        ),
         max_size=40,
     )
 )
@@ -126,7 +128,9 @@ def test_any_history_keeps_the_tree_a_set_of_prefixes(history: list[tuple[list[i
             before = len(model)
             if tree.evict():
                 gone = [
-                    (n, prefix) for n, prefix in model if len(tree.match(n, prefix, len(prefix))) < len(prefix)
+                    (n, prefix)
+                    for n, prefix in model
+                    if len(tree.match(n, prefix, len(prefix))) < len(prefix)
                 ]
                 assert len(gone) == 1
                 model.remove(gone[0])

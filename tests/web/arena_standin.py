@@ -1,4 +1,4 @@
-"""A small OpenAI-compatible server for tests: real HTTP, real streams, answers that a test writes and can hold back."""
+"""A small OpenAI-compatible server: real streams of answers that a test writes and can hold back."""
 
 from __future__ import annotations
 

@@ -34,9 +34,8 @@ def log(tmp_path: Path) -> Iterator[EventLog]:
 
 
 @pytest.fixture
-def models(log: EventLog) -> Iterator[StandIn]:
-    made = StandIn(log, {one.name: one.behaviour for one in CONTESTANTS})
-    yield made
+def models(log: EventLog) -> StandIn:
+    return StandIn(log, {one.name: one.behaviour for one in CONTESTANTS})
 
 
 @pytest.fixture
@@ -62,7 +61,7 @@ class Yard:
 
 @pytest.fixture
 def open_yard(log: EventLog, models: StandIn, models_url: str) -> Iterator[Callable[..., Yard]]:
-    """Start an arena with given limits or contestants; a test may start several over one log, one after another."""
+    """Start an arena with given limits or contestants; a test may start several over one log."""
     stack: list[Iterator[None]] = []
 
     def start(*, limits: Limits | None = None, contestants: list[Entrant] | None = None) -> Yard:

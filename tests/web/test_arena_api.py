@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from conftest import Yard, listen, open_battle
 
-from tiltyard.events.schema import VoteCast
-
 
 def test_battle_streams_both_sides_and_a_vote_reveals_them(yard: Yard) -> None:
     with yard.visitor() as visitor:

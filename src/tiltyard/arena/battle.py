@@ -3,7 +3,7 @@
 1. `open` draws a pair and a side order and appends `BattleOpened`, durable before anybody is asked.
 2. Each message appends `BattleTurnStarted`; then both sides are asked at once, in tasks of the server that
    live on when the browser leaves.
-3. Whoever watches (`watch`) gets what was said so far and then what comes, also after a reload.
+3. Whoever watches (`arena/watching.py`) gets what was said so far and then what comes, also after a reload.
 4. When both sides have ended, `BattleTurnFinished` is appended and the turn is settled.
 5. `arena/vote.py` takes the vote.
 """
@@ -13,33 +13,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
 
+from tiltyard.arena.answering import answer_side
 from tiltyard.arena.pairing import POLICY, Entrant, Randomness, draw
-from tiltyard.arena.restore import restore
+from tiltyard.arena.restore import INTERRUPTED, restore
 from tiltyard.arena.transcript import SIDES, Battle, Limits, Turn
 from tiltyard.arena.voter import Voter, token_digest, token_matches
 from tiltyard.client import ModelClient
 from tiltyard.errors import (
-    ContextTooLong,
     InvalidRequest,
     NotFound,
     Overloaded,
-    StorageFailed,
     TiltyardError,
-    Unavailable,
-    UpstreamFailed,
 )
-from tiltyard.events.log import EventLog
 from tiltyard.events.ids import new_battle_id
+from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     BattleOpened,
     BattleTurnFinished,
     BattleTurnStarted,
     Contestant,
-    FinishReason,
     Side,
 )
 
@@ -47,49 +41,7 @@ SOURCE = "tiltyard/arena"
 KEPT_IN_MEMORY = 512
 """Settled battles kept ready; older ones are restored from the log when their voter comes back."""
 
-HEARTBEAT_S = 15.0
-
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class TurnBegan:
-    """What is watched now; text that was shown for an earlier attempt is void."""
-
-    turn: int
-    attempt: int
-
-
-@dataclass(frozen=True)
-class Delta:
-    """More text of one side."""
-
-    side: Side
-    text: str
-
-
-@dataclass(frozen=True)
-class Done:
-    """One side has ended."""
-
-    side: Side
-    finish_reason: FinishReason
-    trouble: str | None
-
-
-@dataclass(frozen=True)
-class Settled:
-    """Both sides have ended and the log knows it; nothing follows."""
-
-    can_vote: bool
-
-
-@dataclass(frozen=True)
-class Quiet:
-    """Nothing was said for a while; a connection that nobody reads shows when this is sent."""
-
-
-Frame: TypeAlias = TurnBegan | Delta | Done | Settled | Quiet
 
 
 class Arena:
@@ -99,7 +51,7 @@ class Arena:
 
         arena = Arena(log=log, client=client, contestants=lambda: entrants, rng=random.SystemRandom())
         battle = await arena.open(voter, "Why is the sky blue?")
-        async for frame in arena.watch(battle):
+        async for frame in watch(battle):
             ...
     """
 
@@ -121,12 +73,14 @@ class Arena:
         self._answering: dict[str, dict[Side, asyncio.Task[None]]] = {}
         self._turns: set[asyncio.Task[None]] = set()
         self._restoring = asyncio.Lock()
+        self._closing = False
 
     async def open(self, voter: Voter, message: str) -> Battle:
         """Draw a pair, record it, and ask both sides.
 
-        Raises `InvalidRequest` for an empty or too long message, `Overloaded` when this voter has too many battles
-        running, `Unavailable` with fewer than 2 contestants, `StorageFailed` when the log refuses (nobody is asked).
+        Raises `InvalidRequest` for an empty or too long message, `Overloaded` when this voter has too many
+        battles running, `Unavailable` with fewer than 2 contestants, `StorageFailed` when the log refuses;
+        then nobody is asked.
         """
         message = self._checked_message(message)
         self._check_load(voter)
@@ -208,45 +162,19 @@ class Arena:
 
     async def stop(self, battle: Battle) -> None:
         """End the answers that are being written and wait until that is recorded; no harm if none is."""
-        self._cancel(battle)
-        while battle.running:
-            await battle.change.wait()
-
-    async def watch(self, battle: Battle) -> AsyncIterator[Frame]:
-        """Yield the current turn from its first character until it is settled.
-
-        That one side has ended is said when both have, so that the watcher learns of speed no more than the
-        text shows; a failure is said at once.
-        """
-        if not battle.turns:
+        if not battle.running:
             return
         turn = battle.turns[-1]
-        sent: dict[Side, int] = {"a": 0, "b": 0}
-        done: set[Side] = set()
-        yield TurnBegan(turn.number, turn.attempt)
-        while True:
-            change = battle.change  # taken before looking, so that no change is missed
-            for side in SIDES:
-                answer = turn.answers[side]
-                if text := answer.text[sent[side] :]:
-                    sent[side] += len(text)
-                    yield Delta(side, text)
-            for side in SIDES:
-                answer = turn.answers[side]
-                tellable = turn.settled or answer.finish == "failed"
-                if tellable and answer.finish is not None and side not in done:
-                    done.add(side)
-                    yield Done(side, answer.finish, answer.trouble)
-            if turn.settled and len(done) == len(SIDES):
-                yield Settled(can_vote=battle.vote is None and bool(battle.judged_turns))
-                return
-            try:
-                await asyncio.wait_for(change.wait(), HEARTBEAT_S)
-            except TimeoutError:
-                yield Quiet()
+        self._cancel(battle)
+        while not turn.settled:
+            await battle.change.wait()
 
     async def close(self) -> None:
-        """End all answers and wait until they are recorded; call it when the server stops."""
+        """End all answers and wait until they are recorded; call it when the server stops.
+
+        They count as failed: a voter who comes back is offered to have them made anew.
+        """
+        self._closing = True
         for battle in list(self._battles.values()):
             self._cancel(battle)
         if self._turns:
@@ -263,7 +191,10 @@ class Arena:
         turn = Turn(number=number, attempt=attempt, message=message, message_ref=content.ref)
         battle.turns[number:] = [turn]
         sides = {
-            side: asyncio.create_task(self._answer(battle, turn, side), name=f"{battle.id} {side}")
+            side: asyncio.create_task(
+                answer_side(self.client, battle, turn, side, max_tokens=self.limits.answer_tokens),
+                name=f"{battle.id} {side}",
+            )
             for side in SIDES
         }
         self._answering[battle.id] = sides
@@ -272,55 +203,17 @@ class Arena:
         supervisor.add_done_callback(self._turns.discard)
         battle.notify()
 
-    async def _answer(self, battle: Battle, turn: Turn, side: Side) -> None:
-        """Stream one side into its `Answer`; however it ends, `finish` says so."""
-        answer = turn.answers[side]
-        contestant = battle.contestants[side]
-        try:
-            async with self.client.stream_chat(
-                contestant.identity, battle.conversation(side), max_tokens=self.limits.answer_tokens
-            ) as stream:
-                answer.generation = stream.generation or None
-                if stream.identity and stream.identity != contestant.behaviour:
-                    raise UpstreamFailed(
-                        f"{contestant.identity} is served as {stream.identity}, but {battle.id} drew "
-                        f"{contestant.behaviour}",
-                        code="identity_changed",
-                    )
-                async for text in stream:
-                    answer.text += text
-                    battle.notify()
-                answer.generation = answer.generation or stream.generation or None
-            if stream.finish_reason == "stop":
-                answer.finish = "stop"
-            elif stream.finish_reason == "length":
-                answer.finish = "length"
-            else:
-                raise UpstreamFailed(
-                    f"{contestant.identity} ended with finish_reason {stream.finish_reason!r}",
-                    code="unknown_finish",
-                )
-        except TiltyardError as error:
-            _logger.warning("%s side %s failed: %s", battle.id, side, error)
-            answer.finish = "failed"
-            answer.trouble = trouble_of(error)
-        except asyncio.CancelledError:
-            answer.finish = "cancelled"
-            raise
-        battle.notify()
-
     async def _settle(self, battle: Battle, turn: Turn, sides: dict[Side, asyncio.Task[None]]) -> None:
         await asyncio.wait(sides.values())
         for side, task in sides.items():
             answer = turn.answers[side]
             if not task.cancelled() and (bug := task.exception()) is not None:
                 _logger.error("%s side %s broke", battle.id, side, exc_info=bug)
-                answer.finish, answer.trouble = (
-                    "failed",
-                    "This side failed inside the arena; see the server's output.",
-                )
+                answer.fail("This side failed inside the arena; see the server's output.")
             elif answer.finish is None:  # cancelled before its first step
                 answer.finish = "cancelled"
+            if answer.finish == "cancelled" and self._closing:
+                answer.fail(INTERRUPTED)
         first, second = turn.answers["a"], turn.answers["b"]
         try:
             await self.log.append(
@@ -336,13 +229,10 @@ class Arena:
                 subject=battle.id,
                 source=SOURCE,
             )
-        except StorageFailed as error:
+        except TiltyardError as error:
             _logger.error("%s turn %s was not recorded: %s", battle.id, turn.number, error)
             for answer in (first, second):
-                answer.finish, answer.trouble = (
-                    "failed",
-                    "The answers could not be recorded, so they cannot be judged.",
-                )
+                answer.fail("The answers could not be recorded, so they cannot be judged.")
         finally:
             turn.settled = True
             self._answering.pop(battle.id, None)
@@ -358,8 +248,8 @@ class Arena:
             raise InvalidRequest("the message is empty. Write a question for the two sides.", param="content")
         if len(message) > self.limits.message_characters:
             raise InvalidRequest(
-                f"the message has {len(message):,} characters; the arena takes {self.limits.message_characters:,}. "
-                "Shorten it.",
+                f"the message has {len(message):,} characters; the arena takes "
+                f"{self.limits.message_characters:,}. Shorten it.",
                 param="content",
                 code="message_too_long",
             )
@@ -369,8 +259,8 @@ class Arena:
         running = sum(battle.running for battle in self._battles.values() if battle.voter == voter.id)
         if running >= self.limits.running_battles_per_voter:
             raise Overloaded(
-                f"{running} of your battles are still being answered, the most at one time. Wait for one to end, "
-                "or stop it.",
+                f"{running} of your battles are still being answered, the most at one time. Wait for one to "
+                "end, or stop it.",
                 retry_after_s=5,
             )
 
@@ -380,23 +270,6 @@ class Arena:
             old = self._battles[name]
             if not old.running and not old.gate.locked():
                 del self._battles[name]
-
-
-def trouble_of(error: TiltyardError) -> str:
-    """What the voter may hear of a side's failure: the cause, without the server's words, which may hold a name."""
-    if isinstance(error, ContextTooLong):
-        return "The conversation no longer fits what this side can read. Start a new round."
-    if isinstance(error, Overloaded):
-        return "This side has too many requests waiting. Try again in a moment."
-    if isinstance(error, NotFound | Unavailable):
-        return "This side cannot be reached just now. Try again in a moment."
-    if isinstance(error, InvalidRequest):
-        return "This side refused the request."
-    if error.code == "timed_out":
-        return "This side sent nothing for too long."
-    if error.code == "identity_changed":
-        return "This side was replaced while the battle went on. Start a new round."
-    return "This side broke off before its answer was complete. Try again."
 
 
 def _belongs(battle: Battle, voter: Voter | None, token: str | None) -> bool:

@@ -36,7 +36,7 @@ async def restore(log: EventLog, battle: str) -> Battle | None:
     """Return the battle as the log has it, or `None` if it was never opened.
 
     A turn that was being answered when the server died comes back as failed on both sides, so that the voter
-    can have it answered anew. Raises `ContentMissing` when the voter's own words were erased.
+    can have it answered anew. Words that were erased are empty, and the battle says so.
     """
     return await asyncio.to_thread(_restore, log, battle)
 
@@ -67,7 +67,10 @@ def _restore(log: EventLog, name: str) -> Battle | None:
                     vote_token_digest=opened.vote_token_digest,
                 )
             case BattleTurnStarted() as started if battle is not None:
-                message = log.read_content(started.message).decode()
+                try:
+                    message = log.read_content(started.message).decode()
+                except ContentMissing:
+                    message, battle.erased = "", True
                 battle.turns[started.turn :] = [
                     Turn(started.turn, started.attempt, message, started.message, settled=True)
                 ]

@@ -1,4 +1,4 @@
-"""Who was who, told once the vote is cast: names, identities, settings, and what differs between the sides."""
+"""Who was who, told once the vote is cast: names, identities, settings, and what differs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Reveal:
 def reveal(battle: Battle, known: Iterable[Entrant]) -> Reveal:
     """Say who was who; raises `Conflict` before the vote, whoever asks.
 
-    `known` are the identities that this installation can describe; a side that is not among them is still named.
+    `known` are the identities that can be described here; a side that is not among them is still named.
     """
     vote = battle.vote
     if vote is None:
@@ -114,7 +114,7 @@ def reveal(battle: Battle, known: Iterable[Entrant]) -> Reveal:
 
 
 async def reveal_of(battle: Battle, log: EventLog, ready: Sequence[Entrant]) -> Reveal:
-    """Say who was who, described by the contestants that stand `ready`, or else by what the log has registered."""
+    """Say who was who, described by the contestants that stand `ready`, or else by the log."""
     return reveal(battle, [*ready, *await asyncio.to_thread(_registered, log)])
 
 

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tiltyard.errors import Conflict, InvalidRequest
-from tiltyard.events.schema import Choice, Contestant, ContentRef, FinishReason, Side
+from tiltyard.errors import Conflict, ContentMissing, InvalidRequest
+from tiltyard.events.schema import Choice, ContentRef, Contestant, FinishReason, Side
 from tiltyard.identity.canonical import Digest
 
 SIDES: tuple[Side, Side] = ("a", "b")
@@ -54,6 +54,10 @@ class Answer:
             return False
         return self.finish in ("stop", "length") or (self.finish == "cancelled" and bool(self.text.strip()))
 
+    def fail(self, trouble: str) -> None:
+        """End without an answer that counts; `trouble` is what the voter is told."""
+        self.finish, self.trouble = "failed", trouble
+
 
 @dataclass
 class Turn:
@@ -85,6 +89,8 @@ class Battle:
     vote_token_digest: Digest
     turns: list[Turn] = field(default_factory=list)
     vote: CastVote | None = None
+    erased: bool = False
+    """Its voter's words were erased: it can be looked at and no more."""
     gate: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the battle moves from one state to the next."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -120,7 +126,11 @@ class Battle:
         return self._changed
 
     def check_open(self) -> None:
-        """Raise `Conflict` once the vote is cast."""
+        """Raise `Conflict` once the vote is cast, `ContentMissing` once the words are gone."""
+        if self.erased:
+            raise ContentMissing(
+                "the words of this battle were erased, so it cannot go on. Start a new round."
+            )
         if self.vote is not None:
             raise Conflict(
                 "this battle has its vote and is closed. Start a new round to ask something else.",
@@ -147,8 +157,8 @@ class Battle:
             )
         if len(self.turns) >= limits.turns:
             raise InvalidRequest(
-                f"this battle has {len(self.turns)} messages, the most that one battle takes. Vote now, or start "
-                "a new round.",
+                f"this battle has {len(self.turns)} messages, the most that one battle takes. Vote now, or "
+                "start a new round.",
                 code="too_many_turns",
             )
 

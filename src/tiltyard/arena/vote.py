@@ -17,8 +17,9 @@ SOURCE = "tiltyard/arena"
 async def cast(log: EventLog, battle: Battle, *, token: str, choice: str) -> CastVote:
     """Append the vote and return it once it is durable.
 
-    Raises `InvalidRequest` for an unknown choice or another battle's token, `Conflict` when the battle has its vote, is
-    still being answered or has no pair of answers, `StorageFailed` when the log refuses; then no vote exists.
+    Raises `InvalidRequest` for an unknown choice or another battle's token, `Conflict` when the battle has
+    its vote, is still being answered or has no pair of answers, `StorageFailed` when the log refuses; then
+    no vote exists.
     """
     if choice not in get_args(Choice):
         raise InvalidRequest(

@@ -18,8 +18,8 @@ _SECRET = re.compile(r"[A-Za-z0-9_-]{43}")  # 32 random bytes in URL-safe base64
 class Voter:
     """A voter; whoever holds the secret is the voter.
 
-    The id is a digest of the secret and a vote token is a keyed digest of the battle, so the log can name the voter
-    and check a token, yet nothing that is stored lets its reader vote in anybody's place.
+    The id is a digest of the secret and a vote token is a keyed digest of the battle, so the log can name the
+    voter and check a token, yet nothing that is stored lets its reader vote in anybody's place.
     """
 
     secret: str = field(repr=False)

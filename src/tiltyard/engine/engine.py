@@ -115,7 +115,7 @@ class Engine:
             raise ContextTooLong(
                 f"prompt has {len(request.prompt):,} tokens and max_tokens is {request.max_tokens:,}; "
                 f"the model's context is {config.max_context:,}. Shorten the prompt or ask for fewer tokens.",
-                param="max_tokens" if len(request.prompt) < config.max_context else "messages",
+                param="max_tokens" if len(request.prompt) < config.max_context else "prompt",
             )
         if -(-(total - 1) // BLOCK_TOKENS) > config.kv_blocks:
             raise ContextTooLong(

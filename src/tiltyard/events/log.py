@@ -21,7 +21,7 @@ from pathlib import Path
 
 from sqlalchemy import func, select
 
-from tiltyard.errors import ConfigurationError, ContentMissing, StorageFailed
+from tiltyard.errors import ConfigurationError, ContentMissing, LogTampered, StorageFailed
 from tiltyard.events.committer import Committer, Draft
 from tiltyard.events.dialect import Database, SqliteDatabase, open_database
 from tiltyard.events.envelope import StoredEvent, check_name, check_traceparent, data_json
@@ -67,7 +67,7 @@ class EventLog(Queries):
         self._sealer = Sealer(master.seal_key)
         self._committer = Committer(database, self._vault, self._sealer)
         self._writer = GroupCommitWriter(self._committer.commit, self._committed)
-        self._heads = HeadKeeper(keys, log_id, self._sealer)
+        self._heads = HeadKeeper(keys, database, log_id, self._sealer)
         self._head_kept_at = float("-inf")
         self._followers: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
@@ -119,6 +119,7 @@ class EventLog(Queries):
         draft = self._draft(
             data, subject=subject, source=source, tenant=tenant, traceparent=traceparent, words=contents
         )
+        self._writer.submit(draft)
         return await asyncio.wrap_future(draft.done)
 
     def append_blocking(
@@ -135,6 +136,7 @@ class EventLog(Queries):
         draft = self._draft(
             data, subject=subject, source=source, tenant=tenant, traceparent=traceparent, words=contents
         )
+        self._writer.submit(draft)
         return draft.done.result()
 
     def content(self, subject: str, data: bytes) -> NewContent:
@@ -143,11 +145,13 @@ class EventLog(Queries):
 
     def read_content(self, ref: ContentRef) -> bytes:
         """Decrypt words; raises `ContentMissing` when erased or never kept, `LogTampered` when changed."""
-        query = select(contents.c.key_id, contents.c.ciphertext).where(contents.c.id == ref.id)
+        query = select(contents).where(contents.c.id == ref.id)
         with self._database.reading() as connection:
             row = connection.execute(query).first()
         if row is None:
             raise ContentMissing(f"content {ref.id} of {ref.subject} is not in the vault")
+        if row.subject != ref.subject:
+            raise LogTampered(f"content {ref.id} does not belong to {ref.subject}")
         return self._vault.decrypt(ref, row.key_id, row.ciphertext)
 
     def erase_subject(self, subject: str, *, reason: str = "requested") -> int:
@@ -277,7 +281,7 @@ class EventLog(Queries):
         traceparent: str | None,
         words: Sequence[NewContent],
     ) -> Draft:
-        draft = Draft(
+        return Draft(
             id=new_id(),
             source=check_name(source, "source"),
             time_us=self._clock_ns() // 1000,
@@ -289,5 +293,3 @@ class EventLog(Queries):
             contents=tuple(words),
             done=Future(),
         )
-        self._writer.submit(draft)
-        return draft

@@ -85,6 +85,11 @@ class CacheSlot:
         """Return the model without hashing, if its file has the size and time that the sidecar says."""
         return unchanged_model(self.directory)
 
+    def recorded(self) -> CachedModel | None:
+        """Return what the sidecar says, even if the file has changed or gone since."""
+        known = read_sidecar(self.directory)
+        return None if known is None else CachedModel(Path(known.path), known.sha256, known.size_bytes)
+
     def adopt(self, expected: Digest | None, report: ProgressReport) -> CachedModel | None:
         """Hash model files that lie here without a fitting sidecar; keep the one with the expected digest."""
         known = read_sidecar(self.directory)

@@ -66,6 +66,9 @@ class Source(Protocol):
     def cached(self, cache: Path) -> CachedModel | None:
         """Return the file if it is there, unchanged since it was hashed; never fetches or hashes."""
 
+    def recorded(self, cache: Path) -> CachedModel | None:
+        """Return what was true when the file was fetched, even if it has changed or gone since."""
+
 
 def parse_source(text: str, base_dir: Path | None = None) -> Source:
     """Read a source; a relative `file:` path starts at `base_dir` (the current directory unless told).
@@ -113,6 +116,9 @@ class _PypiSource:
     def cached(self, cache: Path) -> CachedModel | None:
         return CacheSlot(cache, self.text).unchanged()
 
+    def recorded(self, cache: Path) -> CachedModel | None:
+        return CacheSlot(cache, self.text).recorded()
+
 
 @dataclass(frozen=True)
 class _HubSource:
@@ -133,6 +139,9 @@ class _HubSource:
     def cached(self, cache: Path) -> CachedModel | None:
         return CacheSlot(cache, self.text).unchanged()
 
+    def recorded(self, cache: Path) -> CachedModel | None:
+        return CacheSlot(cache, self.text).recorded()
+
 
 @dataclass(frozen=True)
 class _FileSource:
@@ -152,6 +161,9 @@ class _FileSource:
 
     def cached(self, cache: Path) -> CachedModel | None:
         return self._slot(cache).unchanged()
+
+    def recorded(self, cache: Path) -> CachedModel | None:
+        return self._slot(cache).recorded()
 
     def _slot(self, cache: Path) -> CacheSlot:
         # The full path, so that two projects' `file:model.gguf` do not share a sidecar.

@@ -32,6 +32,7 @@ class VersionedStaticFiles(StaticFiles):
     """Static files; one asked for by its content's digest (`?v=`) may be kept for ever."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one file."""
         kept = (
             b"public, max-age=31536000, immutable" if scope["query_string"].startswith(b"v=") else b"no-cache"
         )
@@ -57,7 +58,7 @@ def create_web(
     """Make the app of all pages; mount it at `/`, beside the gateway.
 
     `contestants` says who may be drawn now; `routes` are further pages (the leaderboard). The app's own
-    lifespan ends the running battles; who mounts it under another app awaits `app.state.arena.close()` itself.
+    lifespan ends the running battles; who mounts it under another app awaits `app.state.arena.close()`.
     """
     now = contestants if callable(contestants) else lambda: contestants
     arena = Arena(log=log, client=client, contestants=now, rng=rng or random.SystemRandom(), limits=limits)

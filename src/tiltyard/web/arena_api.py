@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Literal
 
@@ -10,17 +11,23 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from tiltyard.arena.battle import Arena, Delta, Done, Frame, Quiet, Settled, TurnBegan
-from tiltyard.arena.transcript import Battle
+from tiltyard.arena.battle import Arena
 from tiltyard.arena.reveal import reveal_of
+from tiltyard.arena.transcript import Battle
 from tiltyard.arena.vote import cast
 from tiltyard.arena.voter import Voter
+from tiltyard.arena.watching import Delta, Done, Frame, Quiet, Settled, TurnBegan, watch
 from tiltyard.errors import InvalidRequest
+from tiltyard.events.schema import Side
 from tiltyard.identity.canonical import Json
 from tiltyard.web.failures import json_response
+from tiltyard.web.markdown import render_markdown
 from tiltyard.web.visitor import Body, keep_voter, read_json, token_of, voter_of
+from tiltyard.wire.sse import frame as sse_frame
 
 BATTLES = "/api/arena/battles"
+SNAPSHOT_PAUSE_S = 0.1
+"""Rendering an answer anew for every token would cost more than the eye can see."""
 
 
 class Message(Body):
@@ -72,8 +79,8 @@ class ArenaApi:
         body = await read_json(request, OpenBody)
         if len(body.messages) != 1:
             raise InvalidRequest(
-                f"messages has {len(body.messages)} entries; a battle opens with 1 user message. Send later ones to "
-                f"{BATTLES}/{{battle}}/turns.",
+                f"messages has {len(body.messages)} entries; a battle opens with 1 user message. Send later "
+                f"ones to {BATTLES}/{{battle}}/turns.",
                 param="messages",
             )
         voter = voter_of(request) or Voter.new()
@@ -83,10 +90,17 @@ class ArenaApi:
         return response
 
     async def events(self, request: Request) -> Response:
-        """Stream the current turn from its start until both sides have ended."""
+        """Stream the current turn from its start until both sides have ended.
+
+        With `?as=html`, `html` frames take the place of `delta`: all that a side has said, rendered and
+        sanitised.
+        """
         battle = await self._battle(request)
+        shape = request.query_params.get("as", "text")
+        if shape not in ("text", "html"):
+            raise InvalidRequest(f"as is {shape[:40]!r}; it must be text or html", param="as")
         return StreamingResponse(
-            self._frames(battle),
+            self._snapshots(battle) if shape == "html" else self._frames(battle),
             media_type="text/event-stream",
             headers={"cache-control": "no-store", "x-accel-buffering": "no"},
         )
@@ -125,8 +139,19 @@ class ArenaApi:
         )
 
     async def _frames(self, battle: Battle) -> AsyncIterator[bytes]:
-        async for frame in self._arena.watch(battle):
+        async for frame in watch(battle):
             yield encode(frame)
+
+    async def _snapshots(self, battle: Battle) -> AsyncIterator[bytes]:
+        said: dict[Side, str] = {"a": "", "b": ""}
+        async for frame in watch(battle):
+            if isinstance(frame, Delta):
+                said[frame.side] += frame.text
+                html = render_markdown(said[frame.side])
+                yield _event("html", {"side": frame.side, "html": html})
+                await asyncio.sleep(SNAPSHOT_PAUSE_S)  # what comes meanwhile goes into the next one
+            else:
+                yield encode(frame)
 
 
 def encode(frame: Frame) -> bytes:
@@ -148,7 +173,11 @@ def encode(frame: Frame) -> bytes:
             event, data = "done", {"side": side, "finish_reason": finish_reason, "trouble": trouble}
         case Settled(can_vote):
             event, data = "settled", {"can_vote": can_vote}
-    return b"event: " + event.encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n"
+    return _event(event, data)
+
+
+def _event(event: str, data: Json) -> bytes:
+    return sse_frame(orjson.dumps(data), event=event)
 
 
 def _now(battle: Battle) -> Response:

@@ -1,9 +1,10 @@
-"""The arena for people: plain pages and forms that work without JavaScript; a script only makes them livelier."""
+"""The arena for people: pages and forms that work without JavaScript; a script only makes them livelier."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -51,11 +52,14 @@ class ArenaPages:
         return [
             Route("/", self.home, methods=["GET"]),
             Route("/battles", self.open, methods=["POST"]),
+            Route("/battles", _to_home, methods=["GET"]),
             Route(one, self.battle, methods=["GET"]),
             Route(one + "/turns", self.turn, methods=["POST"]),
             Route(one + "/stop", self.stop, methods=["POST"]),
             Route(one + "/regenerate", self.regenerate, methods=["POST"]),
             Route(one + "/vote", self.vote, methods=["POST"]),
+            # a page shown in answer to a refused form has the form's address; asking for it again leads back
+            Route(one + "/{form:str}", _to_battle, methods=["GET"]),
         ]
 
     async def home(self, request: Request) -> Response:
@@ -180,6 +184,14 @@ class ArenaPages:
             error=error,
             draft=draft,
         )
+
+
+async def _to_home(_request: Request) -> Response:
+    return RedirectResponse("/", status_code=303)
+
+
+async def _to_battle(request: Request) -> Response:
+    return RedirectResponse(f"/battles/{quote(request.path_params['battle'])}", status_code=303)
 
 
 def _allowed(check: Callable[[], None]) -> bool:

@@ -31,7 +31,7 @@ Size: TypeAlias = Literal["wide", "narrow"]
 THEMES: Final[tuple[Theme, ...]] = ("light", "dark")
 SIZES: Final[tuple[Size, ...]] = ("wide", "narrow")
 
-_WIDTHS: Final[dict[Size, int]] = {"wide": 860, "narrow": 300}  # of the plot, in px, without labels
+_WIDTHS: Final[dict[Size, int]] = {"wide": 860, "narrow": 176}  # of the plot, in px, without labels
 _LABELS: Final[dict[Size, int]] = {"wide": 260, "narrow": 118}  # px for names, longer ones are cut
 _LETTER: Final = 8.2  # px of a wide letter at the label's size: room for fonts that vl-convert cannot measure
 _STEP: Final = 22  # px for each model
@@ -146,7 +146,7 @@ def _specification(bars: Sequence[Bar], theme: Theme, size: Size) -> dict[str, o
             domain=False,
             grid=False,
         )
-        .configure_axisX(tickCount=8 if size == "wide" else 4)
+        .configure_axisX(tickCount=8 if size == "wide" else 3, format="d")
     )
     specification: dict[str, object] = configured.to_dict()
     return specification

@@ -229,9 +229,10 @@ def _cell(row: LeaderboardRow, other: LeaderboardRow, score: float, votes: int) 
     if not votes:
         return Cell("–", "", "none", f"{pair}: no votes")
     share = score / votes
-    # Eleven shades: w0 never won, w5 even, w10 always won.
+    # Eleven shades, w5 for even; they end at a quarter and three quarters, where strong models mostly stay.
+    shade = min(max(round((share - 0.25) * 20), 0), 10)
     return Cell(
-        f"{share:.0%}", f"{votes:,}", f"w{round(share * 10)}", f"{pair}: {share:.1%} of {votes:,} votes"
+        f"{share:.0%}", f"{votes:,}", f"w{shade}", f"{pair}: {share:.1%} of {votes:,} votes"
     )
 
 

@@ -18,16 +18,19 @@ from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 from markupsafe import Markup
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexers import get_lexer_by_name
-from pygments.util import ClassNotFound
+from pygments import highlight  # type: ignore[import-untyped]
+from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
+from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
+from pygments.util import ClassNotFound  # type: ignore[import-untyped]
 
 HIGHLIGHT_CHARACTERS = 20_000
 """Longer code is shown without colours: some lexers are slow on hostile input."""
 
 _TAGS = frozenset(
-    "a blockquote br code del div em h3 h4 h5 h6 hr li ol p pre s span strong table tbody td th thead tr ul".split()
+    {
+        *("a", "blockquote", "br", "code", "del", "div", "em", "h3", "h4", "h5", "h6", "hr", "li", "ol", "p"),
+        *("pre", "s", "span", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul"),
+    }
 )
 _CLASSES = re.compile(r"(?:(?:tok-[a-z0-9]+|code-block|code-language|picture) ?)+")
 _FORMATTER = HtmlFormatter(nowrap=True, classprefix="tok-")

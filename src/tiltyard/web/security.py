@@ -42,9 +42,9 @@ HEADERS = {
 class Guard:
     """ASGI middleware: hosts that we answer to, POSTs only from our own pages, headers that browsers obey.
 
-    A browser says where a POST comes from (`Origin`, or `Sec-Fetch-Site`); one from another site is refused. A program
-    that sends neither header holds no cookie that a stranger's page could ride on. The host check keeps a
-    stranger's domain that resolves to our address (DNS rebinding) from being treated as our own page.
+    A browser says where a POST comes from (`Origin`, or `Sec-Fetch-Site`); one from another site is refused.
+    A program that sends neither header holds no cookie that a stranger's page could ride on. The host check
+    keeps a stranger's domain that resolves to our address (DNS rebinding) from being taken for our own page.
     A page that needs another `content-security-policy` sets its own.
     """
 
@@ -53,6 +53,7 @@ class Guard:
         self._allowed_hosts = frozenset(allowed_hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check the request, and put the headers on whatever answers it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

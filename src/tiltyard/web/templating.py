@@ -23,6 +23,9 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.globals["asset"] = asset
+    made.filters["setting_name"] = setting_name
+    made.filters["short_digest"] = short_digest
+    made.filters["sentence"] = sentence
     return made
 
 
@@ -35,6 +38,33 @@ def asset(name: str) -> str:
     """
     content = (STATIC_DIRECTORY / name).read_bytes()
     return f"/static/{name}?v={hashlib.sha256(content).hexdigest()[:12]}"
+
+
+def setting_name(field: str) -> str:
+    """Write a manifest field as people say it.
+
+    >>> setting_name("default_sampling.top_p")
+    'default sampling: top p'
+    """
+    return field.replace("_", " ").replace(".", ": ")
+
+
+def sentence(message: str) -> str:
+    """Begin an error's message as a page does: with a capital.
+
+    >>> sentence("the message is empty. Write a question.")
+    'The message is empty. Write a question.'
+    """
+    return message[:1].upper() + message[1:]
+
+
+def short_digest(value: str) -> str:
+    """Shorten a digest to what the eye can compare; anything else stays.
+
+    >>> short_digest("sha256:" + "ab" * 32)
+    'sha256:abababababab…'
+    """
+    return f"{value[:19]}…" if value.startswith("sha256:") and len(value) > 20 else value
 
 
 def render(

@@ -165,7 +165,7 @@ class AnswerResponse(Response):
 
     async def __call__(
         self,
-        scope: Scope,  # noqa: ARG002 - ASGI
+        scope: Scope,
         receive: Receive,
         send: Send,
     ) -> None:

@@ -1,12 +1,12 @@
 // Makes the arena's pages lively: streaming, keys, copying. Every page works without it.
-// It never builds HTML from an answer: while an answer streams it is text, and at the end the server's own page,
-// sanitised there, takes its place.
+// It never builds HTML from an answer: the server renders and sanitises what was said so far, and what is shown at
+// the end is the server's own page.
 
 const battle = document.querySelector("[data-battle]");
 const announcer = document.getElementById("announce");
 
 const policy = window.trustedTypes?.createPolicy("tiltyard", { createHTML: (html) => html });
-const parsePage = (html) => new DOMParser().parseFromString(policy ? policy.createHTML(html) : html, "text/html");
+const fromServer = (html) => policy?.createHTML(html) ?? html;
 
 const announce = (words) => {
   if (announcer) announcer.textContent = words;
@@ -34,13 +34,14 @@ async function explain(response) {
 const pane = (side) => [...document.querySelectorAll(`[data-stream="${side}"]`)].at(-1);
 
 function watch() {
-  const source = new EventSource(`/api/arena/battles/${battle.dataset.battle}/events`);
+  const source = new EventSource(`/api/arena/battles/${battle.dataset.battle}/events?as=html`);
   source.addEventListener("turn", () => {
     for (const side of ["a", "b"]) pane(side)?.replaceChildren();
   });
-  source.addEventListener("delta", (event) => {
-    const { side, text } = JSON.parse(event.data);
-    pane(side)?.append(text);
+  source.addEventListener("html", (event) => {
+    const { side, html } = JSON.parse(event.data);
+    const place = pane(side);
+    if (place) place.innerHTML = fromServer(html);
   });
   source.addEventListener("done", (event) => {
     const { side, trouble } = JSON.parse(event.data);
@@ -70,7 +71,7 @@ async function refresh() {
   let page;
   try {
     const response = await fetch(window.location.pathname, { headers: { accept: "text/html" } });
-    page = parsePage(await response.text());
+    page = new DOMParser().parseFromString(fromServer(await response.text()), "text/html");
   } catch {
     return showError("The connection was lost. Reload the page.");
   }
@@ -80,6 +81,7 @@ async function refresh() {
   }
   document.title = page.title;
   battle.dataset.running = page.querySelector("[data-battle]")?.dataset.running ?? "false";
+  document.getElementById("go-on").className = page.getElementById("go-on")?.className ?? "";
   addCodeCopies();
 }
 
@@ -113,7 +115,7 @@ document.addEventListener("submit", (event) => {
   send(event.target, event.submitter);
 });
 
-const field = document.getElementById("content");
+const field = document.getElementById("message");
 field?.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();
@@ -199,3 +201,4 @@ if (battle) {
 } else {
   field?.focus();
 }
+document.getElementById("verdict")?.focus({ preventScroll: true });
