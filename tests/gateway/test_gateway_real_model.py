@@ -255,3 +255,4 @@ async def test_a_client_that_leaves_frees_its_blocks_and_is_recorded_with_its_to
     assert event.data.choices[0].finish_reason == "cancelled"
     kept = house.said(event.data.generation)
     assert str(kept["text"]).startswith(seen)
+    assert event.data.completion_tokens == len(kept["token_ids"]) > 0  # type: ignore[arg-type]
