@@ -11,7 +11,9 @@ from pathlib import Path
 import httpx2
 import orjson
 import pytest
+import yaml
 from gateway_stage import served
+from jsonschema import Draft202012Validator
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
@@ -185,6 +187,61 @@ def test_logprobs_cover_the_text_token_by_token(house: House) -> None:
         assert token.logprob == token.top_logprobs[0].logprob <= 0
 
 
+def openai_validator(shared_data: Path, name: str) -> Draft202012Validator:
+    """A schema of OpenAI's own description; its OpenAPI 3.0 `nullable` is rewritten as JSON Schema."""
+    path = shared_data / "serving" / "openai_api" / "openapi" / "openapi.yaml"
+    with path.open() as stream:
+        components = yaml.load(stream, Loader=yaml.CSafeLoader)["components"]
+
+    def rewritten(node: object) -> object:
+        if isinstance(node, list):
+            return [rewritten(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        new = {
+            key: rewritten(value) for key, value in node.items() if key not in ("nullable", "discriminator")
+        }
+        return {"anyOf": [new, {"type": "null"}]} if node.get("nullable") is True else new
+
+    return Draft202012Validator({"$ref": f"#/components/schemas/{name}", "components": rewritten(components)})
+
+
+def test_every_answer_has_the_shape_that_openai_describes(house: House, shared_data: Path) -> None:
+    chat = {
+        "model": "chat",
+        "messages": [*say("Say hi.")],
+        "max_tokens": 4,
+        "logprobs": True,
+        "top_logprobs": 2,
+    }
+    plain = {"model": "chat", "prompt": "Once upon", "max_tokens": 4, "logprobs": 2, "n": 2}
+    url, usage = house.url + "/v1", {"stream": True, "stream_options": {"include_usage": True}}
+
+    validator = openai_validator(shared_data, "CreateChatCompletionResponse")
+    validator.validate(httpx2.post(url + "/chat/completions", json=chat, timeout=60).json())
+    assert not validator.is_valid({})  # it can refuse
+    validator = openai_validator(shared_data, "CreateCompletionResponse")
+    whole = httpx2.post(url + "/completions", json=plain, timeout=60).json()
+    validator.validate(whole)
+    logprobs = whole["choices"][1]["logprobs"]
+    assert "".join(logprobs["tokens"]) == whole["choices"][1]["text"]
+    assert logprobs["text_offset"][:2] == [0, len(logprobs["tokens"][0])]
+    assert len(logprobs["token_logprobs"]) == len(logprobs["top_logprobs"]) == len(logprobs["tokens"])
+    openai_validator(shared_data, "ListModelsResponse").validate(httpx2.get(url + "/models").json())
+
+    validator = openai_validator(shared_data, "CreateChatCompletionStreamResponse")
+    answer = httpx2.post(url + "/chat/completions", json=chat | usage, timeout=60).text
+    *frames, done = answer.strip().split("\n\n")
+    assert done == "data: [DONE]"
+    chunks = [orjson.loads(frame.removeprefix("data: ")) for frame in frames]
+    for chunk in chunks:
+        if chunk["usage"] is None:
+            del chunk["usage"]  # OpenAI's text promises the null that its schema forgets
+        validator.validate(chunk)
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"]["completion_tokens"] == 4
+
+
 def test_chinese_and_emoji_are_never_broken_in_a_stream(house: House) -> None:
     # The model repeats what it is shown often; each of these characters is several tokens.
     pattern = "漢字🎏好" * 12
@@ -256,3 +313,9 @@ async def test_a_client_that_leaves_frees_its_blocks_and_is_recorded_with_its_to
     kept = house.said(event.data.generation)
     assert str(kept["text"]).startswith(seen)
     assert event.data.completion_tokens == len(kept["token_ids"]) > 0  # type: ignore[arg-type]
+    # What came before the end is what the same seed says again.
+    again = house.client.chat.completions.create(
+        model="chat", messages=say("Count to one thousand."), max_tokens=event.data.completion_tokens,
+        seed=event.data.seed, extra_body={"ignore_eos": True},
+    )  # fmt: skip
+    assert house.said(again.id)["token_ids"] == kept["token_ids"]
