@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import socket
 
 import httpx2
 import openai
 import pytest
 from gateway_stage import Stage
+from jsonschema import Draft202012Validator
 from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -178,4 +180,11 @@ def test_the_schema_describes_the_requests(stage: Stage) -> None:
     schema = httpx2.get(stage.url + "/openapi.json").json()
     assert {CHAT, "/v1/completions", "/v1/models", "/health", "/ready", "/metrics"} <= set(schema["paths"])
     body = schema["paths"][CHAT]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert {"messages", "temperature", "seed", "stop"} <= set(body["properties"])
+    validator = Draft202012Validator({**body, "components": schema["components"]})
+    validator.validate(OK)
+    assert not validator.is_valid({**OK, "temperature": 3})
+    assert not validator.is_valid({**OK, "unknown": 1})
+    # Every reference leads somewhere.
+    names = re.findall(r'"#/components/schemas/([^"]+)"', httpx2.get(stage.url + "/openapi.json").text)
+    assert names
+    assert set(names) <= set(schema["components"]["schemas"])

@@ -64,7 +64,7 @@ class EventStream(Response):
         self._include_usage = include_usage
         self._metrics = metrics
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the end, or until the client hangs up."""
         try:
             await while_connected(self._send_all(send), receive)

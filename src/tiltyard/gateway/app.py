@@ -23,9 +23,11 @@ from tiltyard.gateway.errors import answer_http_exception, answer_unexpected, er
 from tiltyard.gateway.guard import Guard
 from tiltyard.gateway.health import health_routes
 from tiltyard.gateway.models import model_routes
+from tiltyard.gateway.openapi import describe
 from tiltyard.gateway.websocket import socket_routes
 from tiltyard.router.router import Router
 from tiltyard.telemetry.metrics import GatewayMetrics
+from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
 
 WORKER_CONNECT_S = 5.0
 WORKER_SILENCE_S = 600.0
@@ -76,4 +78,5 @@ def create_gateway(
     app.add_exception_handler(Exception, answer_unexpected)
     for routes in (chat_routes, completion_routes, model_routes, health_routes, socket_routes):
         app.include_router(routes(door))
+    describe(app, (ChatCompletionRequest, CompletionRequest))
     return app

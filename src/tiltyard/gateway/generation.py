@@ -283,6 +283,7 @@ class Generation:
             "stop": tuple(request.stop),
             "logit_bias": request.logit_bias,
             "n": request.n,
+            "ignore_eos": request.ignore_eos,
             "stream": request.stream,
             "error": error,
             "total_ms": self._elapsed_ms(),

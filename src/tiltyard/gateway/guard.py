@@ -49,10 +49,7 @@ class Guard:
     def _refusal(self, scope: Scope, headers: dict[bytes, str]) -> Refused | None:
         host = headers.get(b"host", "")
         if not self._is_ours(host):
-            return Refused(
-                f"host {host!r} is not served here; use one of {', '.join(sorted(self.hosts))}, "
-                "or add the name under [server] in tiltyard.toml"
-            )
+            return Refused(f"host {host!r} is not served here; use one of {', '.join(sorted(self.hosts))}")
         changes = scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
         if changes and (origin := headers.get(b"origin")) is not None:
             parts = urlsplit(origin)

@@ -87,6 +87,8 @@ class Update:
     index: int
     text: str
     scored: Sequence[ScoredToken]
+    token_ids: Sequence[int]
+    """Tokens since the last update; those of text that is held back come with it."""
     finish_reason: str | None
     first: bool
     """The first update of this choice."""
@@ -112,6 +114,7 @@ class Choice:
         self._text: list[str] = []
         self._unshown: list[tuple[int, ScoredToken]] = []  # (characters up to its end, token)
         self._begun = False
+        self._told = 0  # token ids that updates have carried
 
     @property
     def text(self) -> str:
@@ -148,10 +151,12 @@ class Choice:
         if not (text or scored or over):
             return None
         first, self._begun = not self._begun, True
+        token_ids, self._told = self.token_ids[self._told :], len(self.token_ids)
         return Update(
             index=self.index,
             text=text,
             scored=scored,
+            token_ids=token_ids,
             finish_reason=self.finish_reason,
             first=first,
             cancel=cancel,

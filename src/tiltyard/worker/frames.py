@@ -41,7 +41,11 @@ class Framing(ABC):
     def _whole_choice(self, index: int, text: str) -> dict[str, object]: ...
 
     def update(self, update: Update) -> bytes:
-        """One frame of the stream."""
+        """One frame of the stream.
+
+        The gateway takes `token_ids` out: an answer that is cancelled never gets its last frame, and what
+        came of it must still be known token by token to be replayed.
+        """
         return self._frame({"choices": [self._chunk_choice(update)], "usage": None})
 
     def last(self) -> bytes:
@@ -97,6 +101,7 @@ class ChatFraming(Framing):
             "delta": delta,
             "logprobs": chat_logprobs(update.scored) if self._wants_scores else None,
             "finish_reason": update.finish_reason,
+            "token_ids": update.token_ids,
         }
 
     def _whole_choice(self, index: int, text: str) -> dict[str, object]:
@@ -118,6 +123,7 @@ class CompletionFraming(Framing):
             "text": update.text,
             "logprobs": completion_logprobs(update.scored) if self._wants_scores else None,
             "finish_reason": update.finish_reason,
+            "token_ids": update.token_ids,
         }
 
     def _whole_choice(self, index: int, text: str) -> dict[str, object]:
