@@ -188,6 +188,8 @@ class Leaderboard:
             "converged": ratings.converged,
             "iterations": ratings.iterations,
             "components": [list(part) for part in ratings.components],
+            "unbounded": dict(ratings.unbounded),
+            "model_based": sorted(ratings.model_based),
             "rows": [row.to_json() for row in self.rows],
             "pairs": pairs,
         }
