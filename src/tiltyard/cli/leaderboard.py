@@ -166,6 +166,9 @@ def _table(rows: tuple[LeaderboardRow, ...], width: int) -> Table:
     table.add_column("rank", justify="right", no_wrap=True)
     table.add_column("range", justify="right", no_wrap=True, style="dim")
     table.add_column("model", overflow="ellipsis", no_wrap=True, min_width=12)
+    provisional = any(row.votes_needed for row in rows)
+    if provisional:
+        table.add_column("", no_wrap=True, style="yellow")
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
@@ -181,6 +184,7 @@ def _table(rows: tuple[LeaderboardRow, ...], width: int) -> Table:
             str(row.rank) if ranked else Text("–", "dim"),
             f"{row.rank}–{row.rank_worst}" if ranked and row.rank != row.rank_worst else "",
             _name(row),
+            *([_needs(row)] if provisional else []),
             *numbers[: len(headings)],
             style=None if ranked else "dim",
         )
@@ -191,6 +195,10 @@ def _name(row: LeaderboardRow) -> Text:
     name = Text(row.model.name, "bold" if row.rank is not None else "")
     if row.model.superseded:
         name.append(f" {row.model.key[7:15]}", "dim")
-    if row.votes_needed:
-        name.append(f"  needs {row.votes_needed:,} more vote{'' if row.votes_needed == 1 else 's'}", "yellow")
     return name
+
+
+def _needs(row: LeaderboardRow) -> str:
+    if not row.votes_needed:
+        return ""
+    return f"needs {row.votes_needed:,} more vote{'' if row.votes_needed == 1 else 's'}"
