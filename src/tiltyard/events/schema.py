@@ -115,6 +115,8 @@ class GenerationFinished(EventData):
     """Bias by token id (in decimal)."""
     n: int = 1
     """Answers asked for."""
+    ignore_eos: bool = False
+    """Whether end-of-text tokens were ordinary ones (load tools ask for it)."""
     stream: bool
     """Whether it was streamed."""
     choices: tuple[ChoiceOutcome, ...]
