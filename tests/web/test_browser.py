@@ -93,26 +93,16 @@ def test_a_whole_battle_by_keyboard(yard: Yard, open_page: Callable[..., Page]) 
     page.wait_for_url(yard.url + "/")
 
 
-@pytest.mark.parametrize(
-    ("key", "choice"),
-    [
-        ("ArrowLeft", "a"),
-        ("ArrowRight", "b"),
-        ("t", "tie"),
-        ("=", "tie"),
-        ("x", "both_bad"),
-        ("0", "both_bad"),
-    ],
-)
-def test_each_key_casts_its_vote(yard: Yard, open_page: Callable[..., Page], key: str, choice: str) -> None:
+def test_each_key_casts_its_vote(yard: Yard, open_page: Callable[..., Page]) -> None:
     page = open_page()
-    ask(page, yard)
-    wait_for_vote(page)
-    page.keyboard.press(key)
-    expect(page.locator("#verdict")).to_be_visible()
-    (event,) = list(yard.log.read(types=[VoteCast]))
-    assert isinstance(event.data, VoteCast)
-    assert event.data.choice == choice
+    keys = {"ArrowLeft": "a", "t": "tie", "=": "tie", "x": "both_bad", "0": "both_bad"}
+    for key in keys:
+        ask(page, yard)
+        wait_for_vote(page)
+        page.keyboard.press(key)
+        expect(page.locator("#verdict")).to_be_visible()
+    cast = [event.data for event in yard.log.read(types=[VoteCast])]
+    assert [vote.choice for vote in cast if isinstance(vote, VoteCast)] == list(keys.values())
 
 
 def test_keys_do_not_vote_while_typing(yard: Yard, open_page: Callable[..., Page]) -> None:
@@ -220,7 +210,7 @@ def test_a_script_in_an_answer_does_not_run(yard: Yard, open_page: Callable[...,
         )
         assert answer.locator("a[href^='javascript']").count() == 0
         answer.get_by_text("press me").first.click()
-    page.get_by_role("button", name="T Tie").click()
+    page.get_by_role("button", name="Tie").click()
     expect(page.locator("#verdict")).to_be_visible()
     assert page.evaluate("window.broken") is None
     assert all(url.startswith(yard.url) for url in requests)
@@ -230,7 +220,9 @@ def test_the_policy_of_the_page_is_a_wall_of_its_own(yard: Yard, open_page: Call
     page = open_page()
     page.goto(yard.url)
     refused = page.evaluate(
-        """() => { try { document.body.innerHTML = "<b>x</b>"; return "taken"; } catch (error) { return error.name; } }"""
+        """() => {
+          try { document.body.innerHTML = "<b>x</b>"; return "taken"; } catch (error) { return error.name; }
+        }"""
     )
     assert refused == "TypeError"  # Trusted Types: a string cannot become HTML without our policy
     violated = page.evaluate(
