@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiltyard.errors import UpstreamFailed
@@ -21,6 +21,7 @@ def split(data: bytes, cuts: list[int]) -> list[bytes]:
     return [data[a:b] for a, b in pairwise(places)]
 
 
+@settings(deadline=None)
 @given(events, st.lists(st.integers(min_value=0, max_value=10_000)), st.sampled_from([b"\n", b"\r\n", b"\r"]))
 def test_what_the_writer_writes_the_parser_reads_in_any_chunking_and_with_any_line_end(
     sent: list[tuple[list[bytes], str | None]], cuts: list[int], line_end: bytes
@@ -32,6 +33,7 @@ def test_what_the_writer_writes_the_parser_reads_in_any_chunking_and_with_any_li
     assert not parser.pending
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300), st.lists(st.integers(min_value=0, max_value=10_000)))
 def test_hostile_bytes_give_the_same_events_whole_or_in_pieces(data: bytes, cuts: list[int]) -> None:
     whole, pieces = SseParser(), SseParser()

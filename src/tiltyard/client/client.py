@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import httpx2
 import orjson
@@ -120,7 +120,7 @@ class AnswerStream:
             raise error_from_transport(error, self._url) from error
         if not done:
             raise UpstreamFailed(
-                f"{self._url} ended the stream without its last frame; the answer is not complete. Ask again.",
+                f"{self._url} ended the stream without its last frame; the answer is cut. Ask again.",
                 code="stream_cut",
             )
 
@@ -128,13 +128,20 @@ class AnswerStream:
         try:
             chunk = orjson.loads(data)
         except orjson.JSONDecodeError as error:
-            raise UpstreamFailed(
-                f"{self._url} sent a frame that is not JSON", code="stream_unreadable"
-            ) from error
+            raise self._unreadable("is not JSON") from error
         if not isinstance(chunk, dict):
-            raise UpstreamFailed(f"{self._url} sent a frame that is not an object", code="stream_unreadable")
+            raise self._unreadable("is not an object")
         if "error" in chunk:
             raise error_from_body(502, chunk)
+        try:
+            return self._take_chunk(chunk)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise self._unreadable("has an unknown shape") from error
+
+    def _unreadable(self, what: str) -> UpstreamFailed:
+        return UpstreamFailed(f"{self._url} sent a frame that {what}", code="stream_unreadable")
+
+    def _take_chunk(self, chunk: dict[str, Any]) -> str:
         self.model = chunk.get("model") or self.model
         self.generation = self.generation or chunk.get("id", "")
         self.identity = self.identity or chunk.get("system_fingerprint") or ""

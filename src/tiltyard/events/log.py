@@ -17,11 +17,12 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from pathlib import Path
 
 from sqlalchemy import func, select
 
-from tiltyard.errors import ConfigurationError, ContentMissing, StorageFailed
+from tiltyard.errors import ConfigurationError, ContentMissing, LogTampered, StorageFailed
 from tiltyard.events.committer import Committer, Draft
 from tiltyard.events.dialect import Database, SqliteDatabase, open_database
 from tiltyard.events.envelope import StoredEvent, check_name, check_traceparent, data_json
@@ -67,7 +68,7 @@ class EventLog(Queries):
         self._sealer = Sealer(master.seal_key)
         self._committer = Committer(database, self._vault, self._sealer)
         self._writer = GroupCommitWriter(self._committer.commit, self._committed)
-        self._heads = HeadKeeper(keys, log_id, self._sealer)
+        self._heads = HeadKeeper(keys, database, log_id, self._sealer)
         self._head_kept_at = float("-inf")
         self._followers: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
@@ -95,10 +96,15 @@ class EventLog(Queries):
                         "or start tiltyard once to make it"
                     )
         key_file = master_key or keys.with_name("master.key")
-        master = MasterKey.load_or_create(key_file, create=create)
         key_database = SqliteDatabase(keys)
-        prepare_keys(key_database, master, key_file)
-        return cls(database, prepare_log(database), key_database, master, clock_ns)
+        with ExitStack() as if_refused:
+            if_refused.callback(database.close)
+            if_refused.callback(key_database.close)
+            master = MasterKey.load_or_create(key_file, create=create)
+            prepare_keys(key_database, master, key_file)
+            log = cls(database, prepare_log(database), key_database, master, clock_ns)
+            if_refused.pop_all()
+        return log
 
     async def append(
         self,
@@ -119,6 +125,7 @@ class EventLog(Queries):
         draft = self._draft(
             data, subject=subject, source=source, tenant=tenant, traceparent=traceparent, words=contents
         )
+        self._writer.submit(draft)
         return await asyncio.wrap_future(draft.done)
 
     def append_blocking(
@@ -135,6 +142,7 @@ class EventLog(Queries):
         draft = self._draft(
             data, subject=subject, source=source, tenant=tenant, traceparent=traceparent, words=contents
         )
+        self._writer.submit(draft)
         return draft.done.result()
 
     def content(self, subject: str, data: bytes) -> NewContent:
@@ -143,11 +151,13 @@ class EventLog(Queries):
 
     def read_content(self, ref: ContentRef) -> bytes:
         """Decrypt words; raises `ContentMissing` when erased or never kept, `LogTampered` when changed."""
-        query = select(contents.c.key_id, contents.c.ciphertext).where(contents.c.id == ref.id)
+        query = select(contents).where(contents.c.id == ref.id)
         with self._database.reading() as connection:
             row = connection.execute(query).first()
         if row is None:
             raise ContentMissing(f"content {ref.id} of {ref.subject} is not in the vault")
+        if row.subject != ref.subject:
+            raise LogTampered(f"content {ref.id} does not belong to {ref.subject}")
         return self._vault.decrypt(ref, row.key_id, row.ciphertext)
 
     def erase_subject(self, subject: str, *, reason: str = "requested") -> int:
@@ -214,6 +224,10 @@ class EventLog(Queries):
             report=report,
         ).run()
 
+    def forget_head(self) -> None:
+        """Forget the newest seal kept in the keys' database: for a log restored from an older backup."""
+        self._heads.forget()
+
     def rebuild(self, report: Callable[[int, int], None] | None = None) -> int:
         """Recreate every projection from the events, in one transaction; returns how many events were read.
 
@@ -277,7 +291,7 @@ class EventLog(Queries):
         traceparent: str | None,
         words: Sequence[NewContent],
     ) -> Draft:
-        draft = Draft(
+        return Draft(
             id=new_id(),
             source=check_name(source, "source"),
             time_us=self._clock_ns() // 1000,
@@ -289,5 +303,3 @@ class EventLog(Queries):
             contents=tuple(words),
             done=Future(),
         )
-        self._writer.submit(draft)
-        return draft

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 
 from tiltyard.errors import ContentMissing, InvalidRequest, LogTampered, StorageFailed
 from tiltyard.events.committer import newest_seal
@@ -82,20 +82,39 @@ class VerifyReport:
 class HeadKeeper:
     """Keeps a log's newest seal in the keys' database, where whoever shortens the log may not reach."""
 
-    def __init__(self, keys: SqliteDatabase, log_id: str, sealer: Sealer) -> None:
+    def __init__(self, keys: SqliteDatabase, database: Database, log_id: str, sealer: Sealer) -> None:
         self._keys = keys
+        self._database = database
         self._log_id = log_id
         self._sealer = sealer
 
     def keep(self, seal: Seal) -> None:
-        """Remember a seal unless a later one is remembered already."""
+        """Remember a seal unless a later one is remembered already.
+
+        Raises `LogTampered` (and remembers the old one) when the log no longer holds the one remembered: new
+        appends must not paper over a cut.
+        """
+        if (kept := self.kept()) is not None:
+            query = select(seals.c.hash).where(seals.c.number == kept.number)
+            with self._database.reading() as connection:
+                held = connection.execute(query).scalar()
+            if held != kept.hash:
+                raise LogTampered(
+                    f"{self._database.name} no longer holds seal {kept.number}, which had been made; "
+                    "run `tiltyard events verify`"
+                )
         with self._keys.writing() as connection:
-            kept = connection.execute(select(heads.c.number).where(heads.c.log_id == self._log_id)).scalar()
+            number = connection.execute(select(heads.c.number).where(heads.c.log_id == self._log_id)).scalar()
             values = {"number": seal.number, "hash": seal.hash, "mac": seal.mac}
-            if kept is None:
+            if number is None:
                 connection.execute(insert(heads).values(log_id=self._log_id, **values))
-            elif kept < seal.number:
+            elif number < seal.number:
                 connection.execute(update(heads).where(heads.c.log_id == self._log_id).values(**values))
+
+    def forget(self) -> None:
+        """Remember nothing of this log."""
+        with self._keys.writing() as connection:
+            connection.execute(delete(heads).where(heads.c.log_id == self._log_id))
 
     def kept(self) -> Head | None:
         """Return the remembered head; raises `LogTampered` if it was not written with this master key."""
@@ -188,7 +207,7 @@ class Verification:
 
     def _check_seal(self, seal: Seal, rows: list[_SealedRow]) -> None:
         if (fault := self._sealer.fault_in(seal, self._seal)) is not None:
-            raise _Found(fault, seal=seal.number)
+            raise _Found(fault, seal=self._seal.number + 1 if self._seal else 1)
         for head in self._heads:
             if head.number == seal.number and head.hash != seal.hash:
                 raise _Found(

@@ -20,7 +20,7 @@ class IdentityStore:
     def put(self, data: bytes) -> Digest:
         """Keep bytes under their digest; keeping them twice is one file."""
         digest = digest_of(data)
-        path = self._path(digest)
+        path = self.path(digest)
         if path.exists():
             return digest
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ class IdentityStore:
 
     def get(self, digest: Digest) -> bytes:
         """Return the bytes named by `digest`; raises `NotFound`, or `DigestMismatch` if the disk lies."""
-        path = self._path(digest)
+        path = self.path(digest)
         try:
             data = path.read_bytes()
         except FileNotFoundError:
@@ -55,7 +55,8 @@ class IdentityStore:
         """Read a deployment manifest back."""
         return Deployment.model_validate_json(self.get(digest))
 
-    def _path(self, digest: Digest) -> Path:
+    def path(self, digest: Digest) -> Path:
+        """Where the bytes named by `digest` lie, whether or not they are there."""
         algorithm, _, value = digest.partition(":")
         if algorithm != "sha256" or len(value) != 64 or not all(c in "0123456789abcdef" for c in value):
             raise NotFound(f"{digest!r} is not a digest; write sha256: and 64 hex digits")

@@ -1,0 +1,42 @@
+# tiltyard: `make up` serves everything on loopback; `make test` runs every test.
+PYTHON ?= python3
+BIN := .venv/bin
+ARGS ?=
+
+.PHONY: help up test check format bench clean
+
+help:            ## show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+# `set -m` gives the server the terminal, so that Ctrl-C reaches it alone and make can end with its exit status.
+up:              ## serve models, gateway and arena on http://127.0.0.1:8000 (ARGS="--port 9000")
+	@$(PYTHON) tools/bootstrap.py web
+	@set -m 2>/dev/null; $(BIN)/tiltyard up $(ARGS)
+
+test:            ## every test (ARGS="tests/engine -k prefix")
+	@$(PYTHON) tools/bootstrap.py web dev
+	@$(BIN)/tiltyard models pull
+	@$(BIN)/python -m pytest $(ARGS)
+
+check:           ## formatter, linter, types, room arrows
+	@$(PYTHON) tools/bootstrap.py web dev
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/clang-format --dry-run --Werror $$(find native -name '*.[ch]pp' -o -name '*.inl')
+	@$(BIN)/towncrier check --dir . --config pyproject.toml --compare-with HEAD >/dev/null
+
+format:          ## rewrite files as the formatter wants them
+	@$(PYTHON) tools/bootstrap.py web dev
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/clang-format -i $$(find native -name '*.[ch]pp' -o -name '*.inl')
+
+bench:           ## speed as ratios against the peers that are installed
+	@$(PYTHON) tools/bootstrap.py web dev
+	@$(BIN)/tiltyard models pull
+	@$(BIN)/python bench/peers.py $(ARGS)
+
+clean:           ## remove what was built
+	rm -rf .venv build

@@ -1,0 +1,188 @@
+"""The workloads of docs/performance.md, and how a server is driven through them over HTTP.
+
+Prompts are made of common English words, about one token each; decoding is greedy with `ignore_eos`, so each
+request makes exactly the tokens it asks for. Rates come from the server's own `usage`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import statistics
+import time
+from dataclasses import dataclass
+
+import httpx2
+
+WORDS = [
+    "time",
+    "year",
+    "people",
+    "way",
+    "day",
+    "man",
+    "thing",
+    "woman",
+    "life",
+    "child",
+    "world",
+    "school",
+    "state",
+    "family",
+    "student",
+    "group",
+    "country",
+    "problem",
+    "hand",
+    "part",
+    "place",
+    "case",
+    "week",
+    "company",
+    "system",
+    "program",
+    "question",
+    "work",
+    "government",
+    "number",
+    "night",
+    "point",
+    "home",
+    "water",
+    "room",
+    "mother",
+    "area",
+    "money",
+    "story",
+    "fact",
+    "month",
+    "lot",
+    "right",
+    "study",
+    "book",
+    "eye",
+    "job",
+    "word",
+    "business",
+    "issue",
+    "side",
+    "kind",
+    "head",
+    "house",
+]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """`requests` at once, each with `prompt_words` of its own after `shared_words` in common."""
+
+    name: str
+    requests: int
+    prompt_words: int
+    new_tokens: int
+    shared_words: int = 0
+    concurrency: int | None = None
+
+
+WORKLOADS = (
+    Workload("decode", requests=1, prompt_words=32, new_tokens=128),
+    Workload("prefill", requests=1, prompt_words=512, new_tokens=1),
+    Workload("c8", requests=8, prompt_words=128, new_tokens=128),
+    Workload("c32", requests=32, prompt_words=128, new_tokens=128),
+    Workload("shared prefix", requests=16, prompt_words=32, new_tokens=32, shared_words=512, concurrency=8),
+)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What one repetition of a workload gave."""
+
+    tokens_per_second: float
+    """Decode and prefill: of that phase alone. Others: output tokens over the wall clock."""
+    first_token_s: float
+    """Worst time to first token."""
+
+
+def prompts(workload: Workload, seed: int) -> list[str]:
+    """Fresh words each time, so that nothing is in a cache that the workload does not put there."""
+    rng = random.Random(seed)
+    shared = "".join(f" {rng.choice(WORDS)}" for _ in range(workload.shared_words))
+    return [
+        shared + "".join(f" {rng.choice(WORDS)}" for _ in range(workload.prompt_words))
+        for _ in range(workload.requests)
+    ]
+
+
+@dataclass
+class Answer:
+    """One streamed answer, timed at the client."""
+
+    began: float
+    first: float = 0.0
+    last: float = 0.0
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+
+
+async def ask(client: httpx2.AsyncClient, model: str, prompt: str, new_tokens: int) -> Answer:
+    """Stream one completion."""
+    body = {
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": new_tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "ignore_eos": True,
+    }
+    answer = Answer(time.perf_counter())
+    async with client.stream("POST", "/v1/completions", json=body) as response:
+        if response.status_code != 200:
+            raise RuntimeError(f"{response.status_code}: {(await response.aread())[:300]!r}")
+        async for line in response.aiter_lines():
+            if not line.startswith("data: ") or line == "data: [DONE]":
+                continue
+            frame = json.loads(line[6:])
+            now = time.perf_counter()
+            if frame["choices"]:
+                answer.first = answer.first or now
+                answer.last = now
+            if frame.get("usage"):
+                answer.prompt_tokens = frame["usage"]["prompt_tokens"]
+                answer.new_tokens = frame["usage"]["completion_tokens"]
+    return answer
+
+
+async def drive(url: str, model: str, workload: Workload, seed: int) -> Figure:
+    """Run one repetition of a workload against an OpenAI-compatible server."""
+    limit = asyncio.Semaphore(workload.concurrency or workload.requests)
+    async with httpx2.AsyncClient(base_url=url, timeout=600) as client:
+
+        async def one(prompt: str) -> Answer:
+            async with limit:
+                return await ask(client, model, prompt, workload.new_tokens)
+
+        began = time.perf_counter()
+        answers = await asyncio.gather(*(one(prompt) for prompt in prompts(workload, seed)))
+        wall = time.perf_counter() - began
+    return figure(workload, answers, wall)
+
+
+def figure(workload: Workload, answers: list[Answer], wall: float) -> Figure:
+    """Reduce timed answers to the figure of the workload."""
+    first = max(answer.first - answer.began for answer in answers)
+    only = answers[0]
+    if workload.name == "decode":
+        return Figure((only.new_tokens - 1) / (only.last - only.first), first)
+    if workload.name == "prefill":
+        return Figure(only.prompt_tokens / (only.first - only.began), first)
+    return Figure(sum(answer.new_tokens for answer in answers) / wall, first)
+
+
+def median(figures: list[Figure]) -> Figure:
+    """Median of each column."""
+    return Figure(
+        statistics.median(f.tokens_per_second for f in figures),
+        statistics.median(f.first_token_s for f in figures),
+    )

@@ -1,0 +1,269 @@
+// The Python face of the native core: checks shapes, releases the GIL, calls. No arithmetic lives here.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <limits>
+#include <memory>
+#include <stdexcept>
+
+#include "tiltyard/isa.hpp"
+#include "tiltyard/model.hpp"
+#include "tiltyard/philox.hpp"
+#include "tiltyard/sampler.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace tiltyard;
+
+namespace {
+
+template <class T, size_t Dimensions>
+using Array = nb::ndarray<nb::numpy, T, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
+using Ids = Array<const int32_t, 1>;
+using Floats = Array<const float, 1>;
+using Bytes = Array<const uint8_t, 1>;
+
+[[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
+
+int size_of(size_t size, const char* what) {
+    if (size > (size_t)std::numeric_limits<int>::max()) refuse(std::string(what) + " is too large");
+    return (int)size;
+}
+
+void check_length(const char* name, size_t size, size_t expected) {
+    if (size != expected)
+        refuse(std::string(name) + " has " + std::to_string(size) + " elements; expected " +
+               std::to_string(expected));
+}
+
+template <class T>
+Array<T, 1> owned(std::unique_ptr<T[]> data, size_t n) {
+    T* raw = data.release();
+    nb::capsule owner(raw, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+    return Array<T, 1>(raw, {n}, owner);
+}
+
+KvPrecision kv_precision(const std::string& name) {
+    if (name == "f16") return KvPrecision::f16;
+    if (name == "int8") return KvPrecision::int8;
+    refuse("precision is '" + name + "'; it must be 'f16' or 'int8'");
+}
+
+void forward(Model& model, Ids tokens, Ids positions, Ids sequences, Array<const int32_t, 2> tables,
+             Ids output_rows, Array<float, 2> logits) {
+    check_length("positions", positions.size(), tokens.size());
+    check_length("sequences", sequences.size(), tokens.size());
+    check_length("logits", logits.shape(0), output_rows.size());
+    if (logits.shape(1) != (size_t)model.shape().vocab)
+        refuse("logits has rows of " + std::to_string(logits.shape(1)) + "; the vocabulary has " +
+               std::to_string(model.shape().vocab));
+    const Batch batch{size_of(tokens.size(), "tokens"),
+                      size_of(tables.shape(0), "tables"),
+                      size_of(tables.shape(1), "tables"),
+                      size_of(output_rows.size(), "output_rows"),
+                      tokens.data(),
+                      positions.data(),
+                      sequences.data(),
+                      tables.data(),
+                      output_rows.data(),
+                      logits.data()};
+    nb::gil_scoped_release release;
+    model.forward(batch);
+}
+
+Array<int32_t, 1> sample_rows(Array<const float, 2> logits, Floats temperature, Ids top_k, Floats top_p,
+                              Floats min_p, Array<const uint64_t, 1> seeds, Array<const int64_t, 1> positions,
+                              const std::string& isa) {
+    const size_t rows = logits.shape(0);
+    const int vocab = size_of(logits.shape(1), "logits");
+    check_length("temperature", temperature.size(), rows);
+    check_length("top_k", top_k.size(), rows);
+    check_length("top_p", top_p.size(), rows);
+    check_length("min_p", min_p.size(), rows);
+    check_length("seeds", seeds.size(), rows);
+    check_length("positions", positions.size(), rows);
+    auto tokens = std::make_unique<int32_t[]>(rows);
+    {
+        nb::gil_scoped_release release;
+        Sampler sampler(kernels_for(isa), vocab);
+        for (size_t r = 0; r < rows; r++) try {
+                tokens[r] = sampler.sample(logits.data() + r * vocab,
+                                           {temperature.data()[r], top_k.data()[r], top_p.data()[r],
+                                            min_p.data()[r], seeds.data()[r], (uint64_t)positions.data()[r]});
+            } catch (const std::invalid_argument& error) {
+                refuse("row " + std::to_string(r) + ": " + error.what());
+            }
+    }
+    return owned(std::move(tokens), rows);
+}
+
+nb::dict operator_seconds(Model& model) {
+    nb::dict seconds;
+    const auto values = model.operator_seconds();
+    for (int i = 0; i < kOperators; i++) seconds[kOperatorNames[i]] = values[i];
+    return seconds;
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+    m.doc() =
+        "The compiled core: a forward pass over paged KV, and sampling. See docs/numerics.md for its "
+        "contract.";
+    m.attr("BLOCK_TOKENS") = kBlockTokens;
+    m.attr("NUMERICS_VERSION") = 1;
+
+    nb::class_<Model>(m, "NativeModel",
+                      "A Llama-architecture model; the same logits, bit for bit, in any batch.")
+        .def(
+            "__init__",
+            [](Model* self, int n_layers, int n_heads, int n_kv_heads, int head_dim, int dim, int ff_dim,
+               int vocab_size, int max_positions, float norm_eps, double rope_base, int rope_dim,
+               bool tied_embeddings, int threads, const std::string& isa) {
+                new (self) Model(ModelShape{n_layers, n_heads, n_kv_heads, head_dim, dim, ff_dim, vocab_size,
+                                            max_positions, norm_eps, rope_base, rope_dim, tied_embeddings},
+                                 threads, isa);
+            },
+            nb::kw_only(), "n_layers"_a, "n_heads"_a, "n_kv_heads"_a, "head_dim"_a, "dim"_a, "ff_dim"_a,
+            "vocab_size"_a, "max_positions"_a, "norm_eps"_a, "rope_base"_a, "rope_dim"_a, "tied_embeddings"_a,
+            "threads"_a, "isa"_a,
+            "Dimensions as in the GGUF header. Raises ValueError naming the field that is out of range.")
+        .def(
+            "set_tensor",
+            [](Model& model, const std::string& name, int type, Bytes data, std::optional<int> requantize) {
+                const GgmlType from = ggml_type(type);
+                std::optional<GgmlType> to;
+                if (requantize) to = ggml_type(*requantize);
+                nb::gil_scoped_release release;
+                model.set_tensor(name, from, data.data(), data.size(), to);
+            },
+            "name"_a, "ggml_type"_a, "data"_a.noconvert(), "requantize"_a = nb::none(),
+            "Pack one tensor from its raw GGUF bytes; `data` is not kept. `requantize`: Q4_0 (2), Q8_0 (8) "
+            "or None.")
+        .def("finish", &Model::finish, "Raises ValueError naming the tensors that are missing.")
+        .def(
+            "allocate_kv",
+            [](Model& model, int blocks, const std::string& precision) {
+                model.allocate_kv(blocks, kv_precision(precision));
+            },
+            "blocks"_a, "precision"_a,
+            "Reserve KV blocks of 32 tokens; memory is committed when a block is written.")
+        .def(
+            "forward", &forward, "tokens"_a.noconvert(), "positions"_a.noconvert(), "sequences"_a.noconvert(),
+            "tables"_a.noconvert(), "output_rows"_a.noconvert(), "logits"_a.noconvert(),
+            "Run T rows of any sequences: store their keys and values, write the logits of `output_rows`.\n\n"
+            "tokens, positions, sequences: int32 [T]; tables: int32 [S, W] of KV blocks, position p lies in "
+            "block\n"
+            "tables[s, p // 32]; output_rows: int32 [R]; logits: float32 [R, vocab], written. Releases the "
+            "GIL.\n"
+            "Raises ValueError, before anything is touched, for an index out of range.")
+        .def(
+            "copy_block",
+            [](Model& model, int source, int target) {
+                nb::gil_scoped_release release;
+                model.copy_block(source, target);
+            },
+            "source"_a, "target"_a)
+        .def(
+            "read_block",
+            [](Model& model, int block) {
+                std::vector<uint8_t> bytes(model.kv_bytes_per_block());
+                {
+                    nb::gil_scoped_release release;
+                    model.read_block(block, bytes.data());
+                }
+                return nb::bytes(bytes.data(), bytes.size());
+            },
+            "block"_a,
+            "The block's bytes; only write_block of the same build and precision understands them.")
+        .def(
+            "write_block",
+            [](Model& model, int block, nb::bytes bytes) {
+                check_length("bytes", bytes.size(), model.kv_bytes_per_block());
+                nb::gil_scoped_release release;
+                model.write_block(block, static_cast<const uint8_t*>(bytes.data()));
+            },
+            "block"_a, "bytes"_a)
+        .def("reset_operator_seconds", &Model::reset_operator_seconds)
+        .def_prop_ro("operator_seconds", &operator_seconds,
+                     nb::sig("def operator_seconds(self) -> dict[str, float]"),
+                     "Wall time of each operator since the last reset, waits included.")
+        .def_prop_ro("kv_bytes_per_block", &Model::kv_bytes_per_block)
+        .def_prop_ro("weight_bytes", &Model::weight_bytes)
+        .def_prop_ro("threads", &Model::threads)
+        .def_prop_ro("isa", [](const Model& model) { return std::string(model.isa()); });
+
+    m.def("native_isas", &available_isas, "Instruction sets that this build and this CPU share, best first.");
+    m.def("sample_rows", &sample_rows, "logits"_a.noconvert(), "temperature"_a.noconvert(),
+          "top_k"_a.noconvert(), "top_p"_a.noconvert(), "min_p"_a.noconvert(), "seeds"_a.noconvert(),
+          "positions"_a.noconvert(), nb::kw_only(), "isa"_a = "",
+          "One token for each row of logits [R, V]; a pure function of the row, its settings, seed and "
+          "position.\n\n"
+          "temperature 0 takes the highest logit, lowest id on ties. top_k 0, top_p 1 and min_p 0 are off; "
+          "they apply in\n"
+          "that order. Raises ValueError naming the row.");
+    m.def(
+        "apply_penalties",
+        [](Array<float, 1> row, Ids token_ids, Ids output_counts, float repetition, float presence,
+           float frequency) {
+            check_length("output_counts", output_counts.size(), token_ids.size());
+            nb::gil_scoped_release release;
+            apply_penalties(row.data(), size_of(row.size(), "row"), token_ids.data(), output_counts.data(),
+                            (int)token_ids.size(), repetition, presence, frequency);
+        },
+        "row"_a.noconvert(), "token_ids"_a.noconvert(), "output_counts"_a.noconvert(), "repetition"_a,
+        "presence"_a, "frequency"_a,
+        "In place, as vLLM does: `token_ids` are the distinct tokens of prompt and output, `output_counts` "
+        "how often\n"
+        "each occurs in the output (0: prompt only). Repetition touches all, presence and frequency the "
+        "output's.");
+    m.def(
+        "add_bias",
+        [](Array<float, 1> row, Ids token_ids, Floats values) {
+            check_length("values", values.size(), token_ids.size());
+            nb::gil_scoped_release release;
+            add_bias(row.data(), size_of(row.size(), "row"), token_ids.data(), values.data(),
+                     (int)token_ids.size());
+        },
+        "row"_a.noconvert(), "token_ids"_a.noconvert(), "values"_a.noconvert(),
+        "In place: row[token_ids] += values.");
+    m.def(
+        "log_probabilities",
+        [](Floats logits, Ids tokens, const std::string& isa) {
+            auto out = std::make_unique<float[]>(tokens.size());
+            {
+                nb::gil_scoped_release release;
+                log_probabilities(kernels_for(isa), logits.data(), size_of(logits.size(), "logits"),
+                                  tokens.data(), (int)tokens.size(), out.get());
+            }
+            return owned(std::move(out), tokens.size());
+        },
+        "logits"_a.noconvert(), "tokens"_a.noconvert(), nb::kw_only(), "isa"_a = "",
+        "log softmax(logits)[tokens], at temperature 1.");
+    m.def(
+        "top_log_probabilities",
+        [](Floats logits, int k, const std::string& isa) {
+            const int vocab = size_of(logits.size(), "logits");
+            if (k < 0 || k > vocab)
+                refuse("k is " + std::to_string(k) + "; the vocabulary has " + std::to_string(vocab));
+            auto ids = std::make_unique<int32_t[]>(k);
+            auto out = std::make_unique<float[]>(k);
+            {
+                nb::gil_scoped_release release;
+                top_log_probabilities(kernels_for(isa), logits.data(), vocab, k, ids.get(), out.get());
+            }
+            return std::make_tuple(owned(std::move(ids), k), owned(std::move(out), k));
+        },
+        "logits"_a.noconvert(), "k"_a, nb::kw_only(), "isa"_a = "",
+        "The k likeliest tokens and their log probabilities, likeliest first, lowest id on ties.");
+    m.def(
+        "philox4x32",
+        [](std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) { return philox4x32(counter, key); },
+        "counter"_a, "key"_a,
+        "Philox4x32-10, as published; exposed so that its known answers can be checked.");
+}

@@ -1,0 +1,104 @@
+// The table of numeric kernels. There is one instance per instruction set, and all give the same bits.
+//
+// Shapes are padded: a row of n values occupies round_up(n, 32) floats, the rest zero, so that no kernel has
+// a tail.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace tiltyard {
+
+constexpr int kQuantBlock = 32;   // values that share a quantisation scale, along the reduction
+constexpr int kTileRows = 16;     // output rows in a weight tile: two groups of eight lanes
+constexpr int kTileTokens = 4;    // tokens in a register block
+constexpr int kBlockTokens = 32;  // tokens in a KV block
+constexpr int kSplitBlocks = 8;   // KV blocks in one attention split: boundaries depend on the position alone
+constexpr int kSplitTokens = kBlockTokens * kSplitBlocks;
+
+constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// How a weight matrix lies in memory; the first two take int8 activations, the others float ones.
+enum class WeightForm : int { q4 = 0, q8 = 1, f16 = 2, f32 = 3 };
+constexpr int kWeightForms = 4;
+constexpr bool takes_int8(WeightForm form) { return form == WeightForm::q4 || form == WeightForm::q8; }
+// Bytes of one tile block: 16 rows x 32 values along the reduction.
+//   q4:  2 groups x 4 x 32 bytes of nibbles, 16 f16 scales, 16 f16 minima
+//   q8:  2 groups x 8 x 32 bytes of int8, 16 f16 scales
+//   f16, f32: [k][row]
+constexpr size_t tile_block_bytes(WeightForm form) {
+    constexpr size_t bytes[kWeightForms] = {320, 544, 1024, 2048};
+    return bytes[static_cast<int>(form)];
+}
+
+enum class KvPrecision : int { f16 = 0, int8 = 1 };
+
+// Token rows as a matrix sees them. int8: value = scale * q, and sum = scale * (sum of q) for each block
+// of 32.
+struct Activations {
+    const int8_t* q = nullptr;
+    const float* scale = nullptr;
+    const float* sum = nullptr;
+    const float* values = nullptr;  // float rows, for f16 and f32 weights
+    size_t row_values = 0;          // padded length of a row
+    size_t row_blocks = 0;
+    Activations from(int row) const {
+        return {q ? q + row * row_values : nullptr,
+                scale ? scale + row * row_blocks : nullptr,
+                sum ? sum + row * row_blocks : nullptr,
+                values ? values + row * row_values : nullptr,
+                row_values,
+                row_blocks};
+    }
+};
+
+// The tokens that a query may see, as KV blocks of one (layer, kv head).
+struct KvView {
+    const int32_t* table = nullptr;  // block numbers, in position order
+    int tokens = 0;                  // how many positions, from the start of the table
+    const uint8_t* keys =
+        nullptr;  // the keys of this layer and head in block 0; the values follow `part_bytes` later
+    size_t part_bytes = 0;
+    size_t block_bytes = 0;  // from one block to the next
+};
+
+struct KernelTable {
+    const char* isa;
+    // out[t * 16 + r] = sum over k of W[r][k] * x[t][k], for `tokens` <= 4 and `blocks` blocks of 32 along k
+    void (*tile[kWeightForms])(const uint8_t* weights, int blocks, Activations x, int tokens, float* out);
+
+    // RMS norm of n values in a row of `padded`
+    void (*norm_int8)(const float* x, const float* gain, float eps, int n, int padded, int8_t* q,
+                      float* scale, float* sum);
+    void (*norm_float)(const float* x, const float* gain, float eps, int n, int padded, float* out);
+    void (*quantize)(const float* x, int padded, int8_t* q, float* scale, float* sum);
+    void (*silu_multiply)(const float* gate, const float* up, int padded, float* out);
+    // rotates pairs (2i, 2i+1), i < pairs, then scales all n values
+    void (*rotate)(float* x, const float* cosine, const float* sine, int pairs, float scale, int n);
+    void (*add)(float* x, const float* y, int n);  // x += y, n a multiple of 8
+
+    // `heads` query heads of one kv head over one split: q [heads][head_dim], maximum and total [heads],
+    // out [heads][head_dim] not yet divided by total
+    void (*attend[2])(const float* q, int heads, int head_dim, KvView kv, float* maximum, float* total,
+                      float* out);
+    // (maximum, total, out) <- merged with the split that follows it
+    void (*merge)(float* maximum, float* total, float* out, float maximum2, float total2, const float* out2,
+                  int n);
+    void (*finish)(float total, const float* in, float* out, int n);
+    // one token's vector into its slot of a KV block; keys lie transposed, so that scores need no horizontal
+    // sum
+    void (*put_key[2])(const float* x, int head_dim, int slot, uint8_t* part);
+    void (*put_value[2])(const float* x, int head_dim, int slot, uint8_t* part);
+
+    // sampling, over one row of n logits, n arbitrary
+    float (*row_maximum)(const float* x, int n);
+    int (*row_find)(const float* x, int n, float value);  // first index that equals value, or -1
+    // scaled[i] = (x[i] - maximum) / temperature; weight[i] = exp(scaled[i]), 0 below -87
+    void (*row_weights)(const float* x, int n, float maximum, float temperature, float* scaled,
+                        float* weight);
+    double (*row_exp_total)(const float* x, int n, float maximum);  // sum of exp(x - maximum)
+};
+
+extern const KernelTable kernels_scalar;
+extern const KernelTable kernels_avx2;
+
+}  // namespace tiltyard

@@ -1,0 +1,51 @@
+// A weight matrix, repacked so that eight output rows are eight SIMD lanes and memory is read front to back.
+#pragma once
+#include <string>
+
+#include "tiltyard/block_formats.hpp"
+#include "tiltyard/kernels.hpp"
+#include "tiltyard/mapped_memory.hpp"
+
+namespace tiltyard {
+
+// Rows come in groups (the rows of an attention head), each padded with zero rows to whole tiles, so that a
+// unit of work never straddles two groups.
+struct RowGroups {
+    int rows = 0;   // in the file
+    int group = 0;  // rows in a group; divides `rows`
+    int padded_group() const { return round_up(group, kTileRows); }
+    int padded_rows() const { return rows / group * padded_group(); }
+};
+
+class PackedMatrix {
+  public:
+    PackedMatrix() = default;
+    // `raw` holds rows x columns in the encoding `type`; throws std::invalid_argument naming the tensor when
+    // its size is wrong, when the columns do not fill whole blocks, or when a value cannot be represented.
+    PackedMatrix(const std::string& name, GgmlType type, const uint8_t* raw, size_t bytes, RowGroups rows,
+                 int columns);
+
+    bool empty() const { return columns_ == 0; }
+    WeightForm form() const { return form_; }
+    int columns() const { return columns_; }
+    int blocks() const { return round_up(columns_, kQuantBlock) / kQuantBlock; }
+    int tiles() const { return groups_.padded_rows() / kTileRows; }
+    size_t tile_bytes() const { return (size_t)blocks() * tile_block_bytes(form_); }
+    size_t bytes() const { return (size_t)tiles() * tile_bytes(); }
+    const uint8_t* tile(int i) const { return memory_.data() + (size_t)i * tile_bytes(); }
+
+    // One row of the file as floats, e.g. a token's embedding; writes `columns` values.
+    void decode(int row, float* out) const;
+
+  private:
+    void pack_row(const std::string& name, GgmlType type, const uint8_t* raw, int row);
+    int packed_row(int row) const {
+        return row / groups_.group * groups_.padded_group() + row % groups_.group;
+    }
+    MappedMemory memory_;
+    WeightForm form_ = WeightForm::q4;
+    RowGroups groups_;
+    int columns_ = 0;
+};
+
+}  // namespace tiltyard

@@ -1,0 +1,343 @@
+// One forward pass as phases that all threads walk together: embed, then per layer norm, qkv, attention,
+// output, norm, gate and up, down; then the head. A phase is a list of units; each output belongs to one
+// unit, so who computes it, and in which company, cannot change a bit.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+#include "tiltyard/model.hpp"
+
+namespace tiltyard {
+
+namespace {
+
+constexpr int kChunkRows = 32;  // token rows that pass a weight unit together: their outputs stay in L1
+constexpr int kStaticRows =
+    8;  // up to here a step is bound by memory: contiguous shares keep the streams whole
+constexpr int kUnitColumns = 256;  // widest unit: an attention head
+
+}  // namespace
+
+class ForwardPass {
+  public:
+    ForwardPass(Model& model, const Batch& batch)
+        : m_(model),
+          b_(batch),
+          w_(model.work_),
+          s_(model.shape_),
+          k_(model.kernels_),
+          dim_(round_up(s_.dim, kQuantBlock)),
+          ff_(round_up(s_.ff_dim, kQuantBlock)),
+          query_(s_.heads * s_.head_dim),
+          attended_(round_up(query_, kQuantBlock)),
+          static_(batch.rows <= kStaticRows),
+          precision_(static_cast<int>(model.kv_.precision())),
+          query_scale_((float)(1.0 / std::sqrt((double)s_.head_dim))) {}
+
+    void run(int thread) {
+        Walker walker(*this, thread);
+        embed(walker);
+        for (int i = 0; i < s_.layers; i++) {
+            const Layer& layer = m_.layers_[i];
+            norm(walker, layer.attention_norm, b_.rows, nullptr, {&layer.query, &layer.key, &layer.value});
+            qkv(walker, i);
+            attend(walker, i);
+            add_product(walker, layer.attention_output, rows_of(w_.attended, attended_), kAttentionOutput);
+            norm(walker, layer.ff_norm, b_.rows, nullptr, {&layer.gate, &layer.up});
+            gate_up(walker, layer);
+            add_product(walker, layer.down, rows_of(w_.hidden, ff_), kDown);
+        }
+        if (b_.outputs == 0) return;
+        const PackedMatrix& head = s_.tied_embeddings ? m_.embedding_ : m_.output_;
+        norm(walker, m_.output_norm_, b_.outputs, b_.output_rows, {&head});
+        logits(walker, head);
+    }
+
+  private:
+    // One thread's way through the phases.
+    struct Walker {
+        Walker(ForwardPass& pass, int thread) : pass(pass), thread(thread) {}
+        ForwardPass& pass;
+        const int thread;
+        int phase = 0;
+        std::chrono::steady_clock::time_point last = std::chrono::steady_clock::now();
+        alignas(64) float buffer[kChunkRows * kUnitColumns];
+
+        // chunk 0: one contiguous share a thread; else units are handed out `chunk` at a time
+        template <class Unit>
+        void each(Operator op, int units, int chunk, Unit unit) {
+            ThreadPool& pool = pass.m_.pool_;
+            if (chunk == 0) {
+                const int low = (int)((long)units * thread / pool.size());
+                const int high = (int)((long)units * (thread + 1) / pool.size());
+                for (int i = low; i < high; i++) unit(i);
+            } else {
+                std::atomic<int>& next = pass.w_.counters[phase].next;
+                for (int i; (i = next.fetch_add(chunk, std::memory_order_relaxed)) < units;)
+                    for (int j = i; j < std::min(i + chunk, units); j++) unit(j);
+            }
+            phase++;
+            pool.barrier();
+            if (thread) return;
+            const auto now = std::chrono::steady_clock::now();
+            pass.m_.seconds_[op] += std::chrono::duration<double>(now - last).count();
+            last = now;
+        }
+    };
+
+    Activations rows_of(const Workspace::Quantized& rows, int padded) const {
+        return {rows.q.data(),      rows.scale.data(), rows.sum.data(),
+                rows.values.data(), (size_t)padded,    (size_t)padded / kQuantBlock};
+    }
+    static bool any_int8(std::initializer_list<const PackedMatrix*> users) {
+        return std::any_of(users.begin(), users.end(), [](auto* m) { return takes_int8(m->form()); });
+    }
+    static bool any_float(std::initializer_list<const PackedMatrix*> users) {
+        return std::any_of(users.begin(), users.end(), [](auto* m) { return !takes_int8(m->form()); });
+    }
+    // columns [at, at + n) of a row, in the forms that `users` read
+    void store(Workspace::Quantized& rows, int padded, int row, int at, const float* x, int n,
+               std::initializer_list<const PackedMatrix*> users) {
+        const size_t offset = (size_t)row * padded + at;
+        if (any_int8(users))
+            k_.quantize(x, n, &rows.q[offset], &rows.scale[offset / kQuantBlock],
+                        &rows.sum[offset / kQuantBlock]);
+        if (any_float(users)) std::memcpy(&rows.values[offset], x, n * sizeof(float));
+    }
+    // rows [t0, t1) times one tile of 16 weight rows -> out[(t - t0) * stride + 0 .. 15]
+    void product(const PackedMatrix& w, int tile, const Activations& x, int t0, int t1, float* out,
+                 int stride) const {
+        const auto kernel = k_.tile[static_cast<int>(w.form())];
+        alignas(32) float o[kTileTokens * kTileRows];
+        for (int t = t0; t < t1;) {
+            // five rows as 3 + 2: a lone row would cost as much as three
+            const int n = t1 - t == 5 ? 3 : std::min(kTileTokens, t1 - t);
+            kernel(w.tile(tile), w.blocks(), x.from(t), n, o);
+            for (int i = 0; i < n; i++)
+                std::memcpy(out + (size_t)(t - t0 + i) * stride, o + i * kTileRows, kTileRows * 4);
+            t += n;
+        }
+    }
+    template <class Chunk>
+    void chunks(int rows, Chunk chunk) const {
+        for (int t0 = 0; t0 < rows; t0 += kChunkRows) chunk(t0, std::min(rows, t0 + kChunkRows));
+    }
+    int chunk() const { return static_ ? 0 : 1; }
+
+    void embed(Walker& walker) {
+        walker.each(kEmbed, b_.rows, 8,
+                    [&](int t) { m_.embedding_.decode(b_.tokens[t], &w_.residual[(size_t)t * dim_]); });
+    }
+
+    void norm(Walker& walker, const std::vector<float>& gain, int rows, const int32_t* which,
+              std::initializer_list<const PackedMatrix*> users) {
+        const bool int8 = any_int8(users), floats = any_float(users);
+        walker.each(kNorm, rows, 4, [&](int t) {
+            const float* x = &w_.residual[(size_t)(which ? which[t] : t) * dim_];
+            const size_t at = (size_t)t * dim_;
+            if (int8) norm_padded(x, gain, at);
+            if (floats) k_.norm_float(x, gain.data(), s_.norm_eps, s_.dim, dim_, &w_.normed.values[at]);
+        });
+    }
+    void norm_padded(const float* x, const std::vector<float>& gain, size_t at) {
+        k_.norm_int8(x, gain.data(), s_.norm_eps, s_.dim, dim_, &w_.normed.q[at],
+                     &w_.normed.scale[at / kQuantBlock], &w_.normed.sum[at / kQuantBlock]);
+    }
+
+    // A unit is one head of the queries, keys or values: product, rotation, then scratch or its KV slot.
+    void qkv(Walker& walker, int index) {
+        const Layer& layer = m_.layers_[index];
+        const Activations x = rows_of(w_.normed, dim_);
+        const int n = s_.head_dim, stride = round_up(n, kTileRows), tiles = stride / kTileRows;
+        walker.each(kQkv, s_.heads + 2 * s_.kv_heads, chunk(), [&](int unit) {
+            const bool is_query = unit < s_.heads, is_key = !is_query && unit < s_.heads + s_.kv_heads;
+            const int head = is_query ? unit : (unit - s_.heads) % s_.kv_heads;
+            const PackedMatrix& w = is_query ? layer.query : is_key ? layer.key : layer.value;
+            chunks(b_.rows, [&](int t0, int t1) {
+                for (int j = 0; j < tiles; j++)
+                    product(w, head * tiles + j, x, t0, t1, walker.buffer + j * kTileRows, stride);
+                for (int t = t0; t < t1; t++) {
+                    float* v = walker.buffer + (t - t0) * stride;
+                    const int position = b_.positions[t];
+                    if (is_query || is_key)
+                        k_.rotate(v, m_.rope_.cosine(position), m_.rope_.sine(position), m_.rope_.pairs(),
+                                  is_query ? query_scale_ : 1.0f, n);
+                    if (is_query) {
+                        std::memcpy(&w_.query[(size_t)t * query_ + head * n], v, n * sizeof(float));
+                        continue;
+                    }
+                    uint8_t* part =
+                        m_.kv_.block(table(t)[position / kBlockTokens]) + m_.kv_.offset(index, head);
+                    const int slot = position % kBlockTokens;
+                    if (is_key)
+                        k_.put_key[precision_](v, n, slot, part);
+                    else
+                        k_.put_value[precision_](v, n, slot, part + m_.kv_.part_bytes());
+                }
+            });
+        });
+    }
+    const int32_t* table(int row) const { return b_.tables + (size_t)b_.sequence[row] * b_.table_width; }
+
+    // A unit is (row, kv head, split of 256 positions). Whoever finishes the last split of a row merges them,
+    // in order.
+    void attend(Walker& walker, int index) {
+        const int group = s_.heads / s_.kv_heads, n = s_.head_dim;
+        const bool whole_blocks = n % kQuantBlock == 0;
+        const PackedMatrix* user = &m_.layers_[index].attention_output;
+        float* scratch = w_.thread_scratch[walker.thread].data();
+        walker.each(kAttention, (int)w_.units.size(), w_.units.size() > 64 ? 4 : 1, [&](int i) {
+            const Workspace::AttentionUnit& unit = w_.units[i];
+            float *maximum = scratch, *total = maximum + group, *out = total + group, *y = out + group * n;
+            if (unit.partial >= 0) partial(unit.partial, &maximum, &total, &out);
+            KvView kv;
+            kv.table = table(unit.row) + unit.split * kSplitBlocks;
+            kv.tokens = std::min(b_.positions[unit.row] + 1 - unit.split * kSplitTokens, kSplitTokens);
+            kv.keys = m_.kv_.block(0) + m_.kv_.offset(index, unit.kv_head);
+            kv.part_bytes = m_.kv_.part_bytes();
+            kv.block_bytes = m_.kv_.block_bytes();
+            const float* q = &w_.query[(size_t)unit.row * query_ + unit.kv_head * group * n];
+            k_.attend[precision_](q, group, n, kv, maximum, total, out);
+            if (unit.partial >= 0) {
+                std::atomic<int>& done = w_.splits_done[unit.row * s_.kv_heads + unit.kv_head];
+                if (done.fetch_add(1, std::memory_order_acq_rel) + 1 < unit.splits) return;
+                done.store(0, std::memory_order_relaxed);  // for the next layer, a barrier away
+                const int first = unit.partial - unit.split;
+                partial(first, &maximum, &total, &out);
+                for (int j = 1; j < unit.splits; j++) {
+                    float *maximum2, *total2, *out2;
+                    partial(first + j, &maximum2, &total2, &out2);
+                    for (int g = 0; g < group; g++)
+                        k_.merge(maximum + g, total + g, out + g * n, maximum2[g], total2[g], out2 + g * n,
+                                 n);
+                }
+            }
+            for (int g = 0; g < group; g++) {
+                const int head = unit.kv_head * group + g;
+                if (whole_blocks) {
+                    k_.finish(total[g], out + g * n, y, n);
+                    store(w_.attended, attended_, unit.row, head * n, y, n, {user});
+                } else {
+                    k_.finish(total[g], out + g * n, &w_.attention[(size_t)unit.row * attended_ + head * n],
+                              n);
+                }
+            }
+        });
+        if (whole_blocks) return;
+        // a block of 32 spans several heads: quantise when all are there
+        walker.each(kAttention, b_.rows, 4, [&](int t) {
+            store(w_.attended, attended_, t, 0, &w_.attention[(size_t)t * attended_], attended_, {user});
+        });
+    }
+    void partial(int i, float** maximum, float** total, float** out) {
+        const int group = s_.heads / s_.kv_heads;
+        *maximum = &w_.partial_maximum[(size_t)i * group];
+        *total = &w_.partial_total[(size_t)i * group];
+        *out = &w_.partial_out[(size_t)i * group * s_.head_dim];
+    }
+
+    // residual += x W^T
+    void add_product(Walker& walker, const PackedMatrix& w, const Activations& x, Operator op) {
+        walker.each(op, w.tiles(), chunk(), [&](int tile) {
+            const int width = std::min(kTileRows, dim_ - tile * kTileRows);
+            chunks(b_.rows, [&](int t0, int t1) {
+                product(w, tile, x, t0, t1, walker.buffer, kTileRows);
+                for (int t = t0; t < t1; t++)
+                    k_.add(&w_.residual[(size_t)t * dim_ + tile * kTileRows],
+                           walker.buffer + (t - t0) * kTileRows, width);
+            });
+        });
+    }
+
+    // A unit is 32 rows of gate and the same 32 of up: SwiGLU and quantisation are its epilogue.
+    void gate_up(Walker& walker, const Layer& layer) {
+        const Activations x = rows_of(w_.normed, dim_);
+        walker.each(kGateUp, ff_ / kQuantBlock, chunk(), [&](int unit) {
+            chunks(b_.rows, [&](int t0, int t1) {
+                const int tiles = std::min(2, layer.gate.tiles() - unit * 2);
+                if (tiles < 2) std::memset(walker.buffer, 0, (size_t)(t1 - t0) * 64 * sizeof(float));
+                for (int j = 0; j < tiles; j++)
+                    product(layer.gate, unit * 2 + j, x, t0, t1, walker.buffer + j * kTileRows, 64);
+                for (int j = 0; j < tiles; j++)
+                    product(layer.up, unit * 2 + j, x, t0, t1, walker.buffer + 32 + j * kTileRows, 64);
+                for (int t = t0; t < t1; t++) {
+                    float* v = walker.buffer + (t - t0) * 64;
+                    k_.silu_multiply(v, v + 32, 32, v);
+                    store(w_.hidden, ff_, t, unit * 32, v, 32, {&layer.down});
+                }
+            });
+        });
+    }
+
+    void logits(Walker& walker, const PackedMatrix& head) {
+        const Activations x = rows_of(w_.normed, dim_);
+        walker.each(kHead, head.tiles(), b_.outputs <= kStaticRows ? 0 : 8, [&](int tile) {
+            const int width = std::min(kTileRows, s_.vocab - tile * kTileRows);
+            float* out = b_.logits + tile * kTileRows;
+            if (width == kTileRows) return product(head, tile, x, 0, b_.outputs, out, s_.vocab);
+            chunks(b_.outputs, [&](int t0, int t1) {  // the last tile is wider than what is left of the row
+                product(head, tile, x, t0, t1, walker.buffer, kTileRows);
+                for (int t = t0; t < t1; t++)
+                    std::memcpy(out + (size_t)t * s_.vocab, walker.buffer + (t - t0) * kTileRows,
+                                width * sizeof(float));
+            });
+        });
+    }
+
+    Model& m_;
+    const Batch& b_;
+    Workspace& w_;
+    const ModelShape& s_;
+    const KernelTable& k_;
+    const int dim_, ff_, query_, attended_;  // padded lengths of rows (query_ has no padding)
+    const bool static_;
+    const int precision_;
+    const float query_scale_;
+};
+
+void Model::prepare(const Batch& b) {
+    const int dim = round_up(shape_.dim, kQuantBlock), ff = round_up(shape_.ff_dim, kQuantBlock);
+    const int query = shape_.heads * shape_.head_dim, attended = round_up(query, kQuantBlock);
+    const int rows = std::max(b.rows, b.outputs);  // an output row may be asked for twice
+    if (rows > work_.rows) {
+        const auto grow = [&](Workspace::Quantized& q, size_t padded) {
+            q.q.assign(rows * padded, 0), q.values.assign(rows * padded, 0);
+            q.scale.assign(rows * padded / kQuantBlock, 0), q.sum.assign(rows * padded / kQuantBlock, 0);
+        };
+        work_.rows = 0;  // stays so if an allocation fails half way
+        work_.residual.assign((size_t)rows * dim,
+                              0);  // padding is zero, and stays so: weights there are zero
+        work_.query.assign((size_t)rows * query, 0);
+        work_.attention.assign((size_t)rows * attended, 0);
+        grow(work_.normed, dim), grow(work_.attended, attended), grow(work_.hidden, ff);
+        work_.splits_done.reset(new std::atomic<int>[(size_t)rows * shape_.kv_heads]);
+        for (size_t i = 0; i < (size_t)rows * shape_.kv_heads; i++) work_.splits_done[i].store(0);
+        work_.rows = rows;
+    }
+    work_.units.clear();
+    int partials = 0;
+    for (int head = 0; head < shape_.kv_heads; head++)
+        for (int t = 0; t < b.rows; t++) {
+            const int splits = b.positions[t] / kSplitTokens + 1;
+            for (int i = 0; i < splits; i++)
+                work_.units.push_back({t, head, i, splits, splits > 1 ? partials++ : -1});
+        }
+    const size_t group = shape_.heads / shape_.kv_heads;
+    if (work_.partial_total.size() < partials * group) {
+        work_.partial_maximum.resize(partials * group), work_.partial_total.resize(partials * group);
+        work_.partial_out.resize(partials * group * shape_.head_dim);
+    }
+    for (auto& counter : work_.counters) counter.next.store(0, std::memory_order_relaxed);
+}
+
+void Model::forward(const Batch& batch) {
+    std::lock_guard lock(mutex_);
+    check_batch(batch);
+    if (batch.rows == 0) return;
+    prepare(batch);
+    ForwardPass pass(*this, batch);
+    pool_.run([&](int thread) { pass.run(thread); });
+}
+
+}  // namespace tiltyard

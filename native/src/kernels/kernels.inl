@@ -1,0 +1,37 @@
+// The kernels, written once over the 8-lane vocabulary. One .cpp per instruction set includes this inside an
+// anonymous namespace, after its simd_*.hpp.
+//
+// The rule: every output is made by ONE sequence of float operations, which depends on that output's own
+// inputs only; never on how many tokens share the call, on the batch, the threads, or where KV blocks lie.
+
+#include "matmul_int8.inl"
+//
+#include "matmul_float.inl"
+//
+#include "elementwise.inl"
+//
+#include "attention.inl"
+//
+#include "rows.inl"
+
+constexpr KernelTable make_table(const char* isa) {
+    return {
+        .isa = isa,
+        .tile = {tile_any<TileQ4>, tile_any<TileQ8>, tile_any<TileF16>, tile_any<TileF32>},
+        .norm_int8 = norm_int8,
+        .norm_float = norm_float,
+        .quantize = quantize,
+        .silu_multiply = silu_multiply,
+        .rotate = rotate,
+        .add = add,
+        .attend = {attend<KvF16>, attend<KvInt8>},
+        .merge = merge,
+        .finish = finish,
+        .put_key = {KvF16::put_key, KvInt8::put_key},
+        .put_value = {KvF16::put_value, KvInt8::put_value},
+        .row_maximum = row_maximum,
+        .row_find = row_find,
+        .row_weights = row_weights,
+        .row_exp_total = row_exp_total,
+    };
+}

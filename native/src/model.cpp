@@ -1,0 +1,265 @@
+#include "tiltyard/model.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+
+#include "tiltyard/isa.hpp"
+
+namespace tiltyard {
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
+
+void check_range(const char* name, long value, long low, long high) {
+    if (value < low || value > high)
+        refuse(std::string(name) + " is " + std::to_string(value) + "; it must lie between " +
+               std::to_string(low) + " and " + std::to_string(high));
+}
+
+ModelShape checked(const ModelShape& s) {
+    constexpr int kMost = 1 << 20;
+    check_range("n_layers", s.layers, 1, 1000);
+    check_range("n_heads", s.heads, 1, 1024);
+    check_range("n_kv_heads", s.kv_heads, 1, s.heads);
+    if (s.heads % s.kv_heads)
+        refuse("n_heads is " + std::to_string(s.heads) + ", not a multiple of n_kv_heads " +
+               std::to_string(s.kv_heads));
+    check_range("head_dim", s.head_dim, 8, 256);
+    if (s.head_dim % 8) refuse("head_dim is " + std::to_string(s.head_dim) + ", not a multiple of 8");
+    check_range("dim", s.dim, 1, kMost);
+    check_range("ff_dim", s.ff_dim, 1, kMost);
+    check_range("vocab_size", s.vocab, 1, 1 << 24);
+    check_range("max_positions", s.max_positions, 1, kMost);  // rope's argument reduction is exact up to here
+    check_range("rope_dim", s.rope_dim, 0, s.head_dim);
+    if (s.rope_dim % 2) refuse("rope_dim is " + std::to_string(s.rope_dim) + ", not even");
+    if (!(s.norm_eps > 0 && s.norm_eps < 1)) refuse("norm_eps must lie between 0 and 1, both excluded");
+    if (!(s.rope_base >= 1 && s.rope_base <= 1e12)) refuse("rope_base must lie between 1 and 1e12");
+    return s;
+}
+
+int checked_threads(int threads) {
+    check_range("threads", threads, 1, 256);
+    return threads;
+}
+
+}  // namespace
+
+Model::Model(const ModelShape& shape, int threads, const std::string& isa)
+    : shape_(checked(shape)),
+      kernels_(kernels_for(isa)),
+      pool_(checked_threads(threads)),
+      rope_(shape.max_positions, shape.rope_dim, shape.rope_base),
+      layers_(shape.layers) {
+    const int padded = round_up(shape.dim, kQuantBlock);
+    output_norm_.reserve(padded);
+    work_.counters = std::vector<Workspace::Counter>(shape.layers * 10 + 8);
+    const int group = shape.heads / shape.kv_heads;
+    work_.thread_scratch.assign(
+        threads, std::vector<float>((size_t)group * (shape.head_dim + 2) + shape.head_dim + 8));
+}
+
+std::vector<float>* Model::vector_slot(const std::string& name) {
+    if (name == "output_norm.weight") return &output_norm_;
+    for (int i = 0; i < shape_.layers; i++) {
+        const std::string prefix = "blk." + std::to_string(i) + ".";
+        if (name == prefix + "attn_norm.weight") return &layers_[i].attention_norm;
+        if (name == prefix + "ffn_norm.weight") return &layers_[i].ff_norm;
+    }
+    return nullptr;
+}
+
+std::optional<Model::Slot> Model::matrix_slot(const std::string& name) {
+    const ModelShape& s = shape_;
+    const RowGroups vocab{s.vocab, s.vocab}, dim{s.dim, s.dim}, ff{s.ff_dim, s.ff_dim};
+    const RowGroups query{s.heads * s.head_dim, s.head_dim}, key{s.kv_heads * s.head_dim, s.head_dim};
+    if (name == "token_embd.weight") return Slot{&embedding_, vocab, s.dim};
+    if (name == "output.weight" && !s.tied_embeddings) return Slot{&output_, vocab, s.dim};
+    if (name.rfind("blk.", 0) != 0) return std::nullopt;
+    const size_t dot = name.find('.', 4);
+    if (dot == std::string::npos || dot == 4 || dot > 8) return std::nullopt;
+    int index = 0;
+    for (size_t i = 4; i < dot; i++) {
+        if (name[i] < '0' || name[i] > '9') return std::nullopt;
+        index = index * 10 + (name[i] - '0');
+    }
+    if (index >= s.layers) return std::nullopt;
+    Layer& layer = layers_[index];
+    const std::string rest = name.substr(dot + 1);
+    if (rest == "attn_q.weight") return Slot{&layer.query, query, s.dim};
+    if (rest == "attn_k.weight") return Slot{&layer.key, key, s.dim};
+    if (rest == "attn_v.weight") return Slot{&layer.value, key, s.dim};
+    if (rest == "attn_output.weight") return Slot{&layer.attention_output, dim, s.heads * s.head_dim};
+    if (rest == "ffn_gate.weight") return Slot{&layer.gate, ff, s.dim};
+    if (rest == "ffn_up.weight") return Slot{&layer.up, ff, s.dim};
+    if (rest == "ffn_down.weight") return Slot{&layer.down, dim, s.ff_dim};
+    return std::nullopt;
+}
+
+void Model::set_tensor(const std::string& name, GgmlType type, const uint8_t* raw, size_t bytes,
+                       std::optional<GgmlType> requantize) {
+    std::lock_guard lock(mutex_);
+    if (finished_) refuse(name + ": the model is finished; make a new one to change its weights");
+    if (std::vector<float>* vector = vector_slot(name)) {
+        if (type != GgmlType::f32 && type != GgmlType::f16)
+            refuse(name + ": a norm must be F32 or F16, not " + ggml_name(type));
+        if (requantize) refuse(name + ": a norm cannot be requantized");
+        if (bytes != shape_.dim * block_bytes(type))
+            refuse(name + ": " + std::to_string(bytes) + " bytes, but " + std::to_string(shape_.dim) +
+                   " values of " + ggml_name(type) + " are " +
+                   std::to_string(shape_.dim * block_bytes(type)));
+        vector->assign(round_up(shape_.dim, kQuantBlock), 0.0f);
+        decode_row(type, raw, shape_.dim, vector->data());
+        return;
+    }
+    const std::optional<Slot> slot = matrix_slot(name);
+    if (!slot)
+        refuse("tensor '" + name + "' does not belong to this model: it has " +
+               std::to_string(shape_.layers) + " layers and " + (shape_.tied_embeddings ? "tied" : "untied") +
+               " embeddings");
+    if (!requantize || *requantize == type) {
+        *slot->matrix = PackedMatrix(name, type, raw, bytes, slot->rows, slot->columns);
+        return;
+    }
+    if (*requantize != GgmlType::q4_0 && *requantize != GgmlType::q8_0)
+        refuse(name + ": can requantize to Q4_0 (2) or Q8_0 (8), not to " + ggml_name(*requantize));
+    if (slot->columns % kQuantBlock)
+        refuse(name + ": " + std::to_string(slot->columns) +
+               " columns do not fill blocks of 32, so it cannot be requantized");
+    const size_t row = (size_t)slot->columns / block_values(type) * block_bytes(type);
+    if (bytes != row * slot->rows.rows)
+        refuse(name + ": " + std::to_string(bytes) + " bytes, but its shape needs " +
+               std::to_string(row * slot->rows.rows));
+    const size_t new_row = (size_t)slot->columns / kQuantBlock * block_bytes(*requantize);
+    std::vector<float> values(slot->columns);
+    std::vector<uint8_t> encoded(new_row * slot->rows.rows);
+    for (int r = 0; r < slot->rows.rows; r++) {
+        decode_row(type, raw + r * row, slot->columns, values.data());
+        encode_row(*requantize, values.data(), slot->columns, encoded.data() + r * new_row);
+    }
+    *slot->matrix =
+        PackedMatrix(name, *requantize, encoded.data(), encoded.size(), slot->rows, slot->columns);
+}
+
+void Model::finish() {
+    std::lock_guard lock(mutex_);
+    std::string missing;
+    int count = 0;
+    const auto need = [&](bool present, const std::string& name) {
+        if (present) return;
+        if (count++ < 8) missing += (missing.empty() ? "" : ", ") + name;
+    };
+    need(!embedding_.empty(), "token_embd.weight");
+    if (!shape_.tied_embeddings) need(!output_.empty(), "output.weight");
+    need(!output_norm_.empty(), "output_norm.weight");
+    for (int i = 0; i < shape_.layers; i++) {
+        const Layer& layer = layers_[i];
+        const std::string prefix = "blk." + std::to_string(i) + ".";
+        need(!layer.attention_norm.empty(), prefix + "attn_norm.weight");
+        need(!layer.ff_norm.empty(), prefix + "ffn_norm.weight");
+        need(!layer.query.empty(), prefix + "attn_q.weight");
+        need(!layer.key.empty(), prefix + "attn_k.weight");
+        need(!layer.value.empty(), prefix + "attn_v.weight");
+        need(!layer.attention_output.empty(), prefix + "attn_output.weight");
+        need(!layer.gate.empty(), prefix + "ffn_gate.weight");
+        need(!layer.up.empty(), prefix + "ffn_up.weight");
+        need(!layer.down.empty(), prefix + "ffn_down.weight");
+    }
+    if (count)
+        refuse(std::to_string(count) + " tensors are missing: " + missing + (count > 8 ? ", ..." : ""));
+    finished_ = true;
+}
+
+void Model::allocate_kv(int blocks, KvPrecision precision) {
+    std::lock_guard lock(mutex_);
+    check_range("blocks", blocks, 1, 1 << 26);
+    kv_ = KvCache();  // give the old one back first
+    kv_ = KvCache(blocks, shape_.layers, shape_.kv_heads, shape_.head_dim, precision);
+}
+
+void Model::check_block(int block) const {
+    if (kv_.blocks() == 0) refuse("no KV memory: call allocate_kv first");
+    if (block < 0 || block >= kv_.blocks())
+        refuse("block " + std::to_string(block) + " is not one of the " + std::to_string(kv_.blocks()) +
+               " KV blocks");
+}
+
+void Model::copy_block(int source, int target) {
+    std::lock_guard lock(mutex_);
+    check_block(source), check_block(target);
+    if (source != target) std::memcpy(kv_.block(target), kv_.block(source), kv_.block_bytes());
+}
+
+void Model::read_block(int block, uint8_t* out) {
+    std::lock_guard lock(mutex_);
+    check_block(block);
+    std::memcpy(out, kv_.block(block), kv_.block_bytes());
+}
+
+void Model::write_block(int block, const uint8_t* in) {
+    std::lock_guard lock(mutex_);
+    check_block(block);
+    std::memcpy(kv_.block(block), in, kv_.block_bytes());
+}
+
+size_t Model::weight_bytes() const {
+    size_t bytes = embedding_.bytes() + output_.bytes();
+    for (const Layer& l : layers_)
+        for (const PackedMatrix* m :
+             {&l.query, &l.key, &l.value, &l.attention_output, &l.gate, &l.up, &l.down})
+            bytes += m->bytes();
+    return bytes;
+}
+
+std::array<double, kOperators> Model::operator_seconds() {
+    std::lock_guard lock(mutex_);
+    return seconds_;
+}
+
+void Model::reset_operator_seconds() {
+    std::lock_guard lock(mutex_);
+    seconds_.fill(0);
+}
+
+void Model::check_batch(const Batch& b) const {
+    const auto in = [](const char* what, long row, long value, long limit) {
+        if (value < 0 || value >= limit)
+            refuse(std::string(what) + "[" + std::to_string(row) + "] is " + std::to_string(value) +
+                   "; it must be at least 0 and below " + std::to_string(limit));
+    };
+    if (!finished_) refuse("the model is not finished: call finish first");
+    if (kv_.blocks() == 0) refuse("no KV memory: call allocate_kv first");
+    std::vector<int> longest(b.sequences, -1);  // highest position that each sequence's rows touch
+    for (int t = 0; t < b.rows; t++) {
+        in("tokens", t, b.tokens[t], shape_.vocab);
+        in("positions", t, b.positions[t], shape_.max_positions);
+        in("sequences", t, b.sequence[t], b.sequences);
+        longest[b.sequence[t]] = std::max(longest[b.sequence[t]], b.positions[t]);
+    }
+    for (int s = 0; s < b.sequences; s++) {
+        const int needed = longest[s] / kBlockTokens + (longest[s] >= 0);
+        if (needed > b.table_width)
+            refuse("position " + std::to_string(longest[s]) + " of sequence " + std::to_string(s) +
+                   " needs " + std::to_string(needed) + " blocks; its table has " +
+                   std::to_string(b.table_width));
+        for (int i = 0; i < needed; i++)
+            in("tables", i, b.tables[(size_t)s * b.table_width + i], kv_.blocks());
+    }
+    for (int r = 0; r < b.outputs; r++) in("output_rows", r, b.output_rows[r], b.rows);
+    // Two rows that write one slot would race; only a broken scheduler asks for that.
+    std::vector<int64_t> slots(b.rows);
+    for (int t = 0; t < b.rows; t++) {
+        const int p = b.positions[t];
+        const int block = b.tables[(size_t)b.sequence[t] * b.table_width + p / kBlockTokens];
+        slots[t] = (int64_t)block * kBlockTokens + p % kBlockTokens;
+    }
+    std::sort(slots.begin(), slots.end());
+    const auto twice = std::adjacent_find(slots.begin(), slots.end());
+    if (twice != slots.end())
+        refuse("two rows write slot " + std::to_string(*twice % kBlockTokens) + " of block " +
+               std::to_string(*twice / kBlockTokens));
+}
+
+}  // namespace tiltyard

@@ -1,0 +1,62 @@
+"""The `tiltyard` command: finds the verb, loads only its module, and turns our errors into one clear line."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from tiltyard import __version__
+from tiltyard.errors import TiltyardError
+
+VERBS = {
+    "up": "Start everything on this machine: workers, gateway, arena.",
+    "serve": "Start workers and the gateway, without the arena.",
+    "chat": "Talk to a model in the terminal.",
+    "models": "Pull, list, show, compare and verify models and identities.",
+    "leaderboard": "Print the leaderboard that the votes give.",
+    "events": "Read, verify and rebuild the event log.",
+    "replay": "Make a recorded answer or battle again and compare it.",
+}
+"""Each verb is one module `tiltyard.cli.<verb>` with a click command named `command`."""
+
+
+class Verbs(click.Group):
+    """A group that imports a verb's module only when it is used, so that `--help` stays fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Verbs in the order in which a newcomer meets them."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the module of one verb."""
+        if cmd_name not in VERBS:
+            return None
+        command = importlib.import_module(f"tiltyard.cli.{cmd_name}").command
+        if not isinstance(command, click.Command):
+            raise TypeError(f"tiltyard.cli.{cmd_name}.command is not a click command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List verbs with their one line, without importing any of them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the verb; an error of ours is one line on stderr and exit status 1."""
+        try:
+            return super().invoke(ctx)
+        except TiltyardError as error:
+            click.echo(f"tiltyard: {error.message}", err=True)
+            ctx.exit(1)
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="tiltyard")
+def main() -> None:
+    """Serve language models, compare them blind, ship only what wins, replay every answer bit for bit."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

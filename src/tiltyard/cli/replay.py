@@ -1,0 +1,74 @@
+"""`tiltyard replay`: make a recorded answer or battle again and compare it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+import orjson
+
+from tiltyard.cli.settings import Settings, load_settings
+from tiltyard.errors import NotFound
+from tiltyard.events.log import EventLog
+from tiltyard.identity.canonical import Digest
+from tiltyard.identity.store import IdentityStore
+from tiltyard.models.sources import digest_of_model, parse_source
+from tiltyard.ops.replay import Outcome, Replayer
+from tiltyard.worker.host import HostSettings
+
+
+@click.command()
+@click.argument("name", metavar="GENERATION|BATTLE")
+@click.option("--data", type=click.Path(path_type=Path), help="Data directory (TILTYARD_DATA_DIR).")
+@click.option("--config", type=click.Path(path_type=Path), help="Path of tiltyard.toml (TILTYARD_CONFIG).")
+@click.option("--threads", type=click.IntRange(1), help="Threads; the tokens do not depend on them.")
+@click.option(
+    "--isa", default="auto", show_default=True, help="scalar or avx2; the tokens do not depend on it."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def command(
+    name: str, data: Path | None, config: Path | None, threads: int | None, isa: str, as_json: bool
+) -> None:
+    """Make GENERATION (gen_…) or every answer of BATTLE (bat_…) again and compare it with the log.
+
+    Exit status 0: every token and byte is identical. 3: something differs, and the first difference is shown.
+    1: it could not be made again, and why.
+    """
+    settings = load_settings(config, data_dir=data)
+    with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
+        replayer = Replayer(
+            log,
+            IdentityStore(settings.identity_dir),
+            lambda weights: find_model(settings, weights),
+            settings=HostSettings(threads=threads or len(os.sched_getaffinity(0)), isa=isa),
+            report=lambda line: click.echo(line, err=True),
+        )
+        identical = True
+        for outcome in replayer.replay(name):
+            show(outcome, as_json)
+            identical = identical and outcome.identical
+    sys.exit(0 if identical else 3)
+
+
+def show(outcome: Outcome, as_json: bool) -> None:
+    """Print one outcome."""
+    if as_json:
+        fields = {**vars(outcome), "identical": outcome.identical}
+        click.echo(orjson.dumps(fields))
+        return
+    verdict = "identical" if outcome.identical else f"differs: {outcome.difference}"
+    click.echo(f"{outcome.generation}  {outcome.identity}  {outcome.tokens} tokens  {verdict}")
+
+
+def find_model(settings: Settings, weights: Digest) -> Path:
+    """Find the model file with a digest among those that `tiltyard.toml` declares and that are here."""
+    for declared in settings.models.values():
+        cached = parse_source(declared.source, settings.base_dir).cached(settings.cache_dir)
+        if cached is not None and weights in (cached.sha256, digest_of_model(cached.path)):
+            return cached.path
+    raise NotFound(
+        f"no model file here has the weights {weights}; declare its source in tiltyard.toml "
+        "and run: tiltyard models pull"
+    )

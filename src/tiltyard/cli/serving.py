@@ -1,0 +1,173 @@
+"""The life of the public process: take the address, start the workers, serve, drain, end with 0."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import click
+import uvicorn
+from starlette.applications import Starlette
+
+from tiltyard import __version__
+from tiltyard.cli.address import OneAddress, listen
+from tiltyard.cli.progress import progress_on
+from tiltyard.cli.settings import Settings
+from tiltyard.cli.workers import fetch_models, prepare_data_directory, worker_specs
+from tiltyard.events.log import EventLog
+from tiltyard.fleet.launcher import LocalLauncher
+from tiltyard.fleet.process import LaunchProgress
+from tiltyard.fleet.records import FleetRecorder
+from tiltyard.fleet.registry import Registry
+from tiltyard.gateway.app import create_gateway
+from tiltyard.router.router import Router
+from tiltyard.wire.worker import WorkerSpec
+
+SAY_EVERY_S = 2.0
+
+
+@dataclass(frozen=True)
+class Running:
+    """What the pages may use of what runs."""
+
+    settings: Settings
+    log: EventLog
+    registry: Registry
+    url: str
+
+
+MakePages = Callable[[Running], Starlette]
+
+
+def serve(settings: Settings, *, host: str | None, port: int | None, make_pages: MakePages | None) -> None:
+    """Serve until Ctrl-C or SIGTERM; raises a `TiltyardError` when something keeps it from starting."""
+    listener = listen(host or settings.file.server.host, settings.file.server.port if port is None else port)
+    with listener:
+        say(f"tiltyard {__version__}  settings {settings.path or 'as shipped'}")
+        prepare_data_directory(settings)
+        paths = fetch_models(settings, progress_on())
+        specs = worker_specs(settings, paths)
+        with EventLog.open(settings.log_path, keys=settings.keys_path) as log:
+            asyncio.run(serve_until_told(settings, log, listener, specs, make_pages))
+    say("ended; nothing is lost")
+
+
+async def serve_until_told(
+    settings: Settings,
+    log: EventLog,
+    listener: socket.socket,
+    specs: Sequence[WorkerSpec],
+    make_pages: MakePages | None,
+) -> None:
+    """Start the workers, serve, and drain when told to end."""
+    host, port = listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    told = asyncio.Event()
+    with told_by_signals(told) as again:
+        registry = Registry()
+        launcher = LocalLauncher(
+            registry,
+            run_directory=settings.data_dir / "run",
+            recorder=FleetRecorder(log),
+            report=StartReport().show,
+        )
+        start = asyncio.create_task(launcher.start(specs))
+        stop = asyncio.create_task(told.wait())
+        await asyncio.wait({start, stop}, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            if not start.done():
+                start.cancel()
+                await asyncio.gather(start, return_exceptions=True)
+                return
+            start.result()
+            show_workers(registry)
+            router = Router(registry, settings.file.aliases)
+            pages = make_pages(Running(settings, log, registry, url)) if make_pages else None
+            app = OneAddress(create_gateway(router=router, log=log), pages)
+            server = Server(
+                uvicorn.Config(
+                    app,
+                    log_level="warning",
+                    access_log=False,
+                    server_header=False,
+                    timeout_graceful_shutdown=round(settings.file.server.drain_seconds),
+                )
+            )
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            show_doors(settings, url, arena=pages is not None)
+            await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
+            say("draining: answers in flight may end (Ctrl-C again ends them now)")
+            server.should_exit = True
+            hurry = asyncio.create_task(again.wait())
+            await asyncio.wait({serving, hurry}, return_when=asyncio.FIRST_COMPLETED)
+            server.force_exit = True
+            await serving
+        finally:
+            await launcher.stop(drain_s=5.0)
+            await registry.aclose()
+            stop.cancel()
+
+
+class Server(uvicorn.Server):
+    """Uvicorn, with the signals left to us: it would raise them again after a clean end."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+
+@contextmanager
+def told_by_signals(told: asyncio.Event) -> Iterator[asyncio.Event]:
+    """Set `told` at the first SIGINT or SIGTERM, and the event that is yielded at the second."""
+    again, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def take() -> None:
+        (again if told.is_set() else told).set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, take)
+    try:
+        yield again
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+class StartReport:
+    """Says that a worker is still loading, every few seconds."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, float] = {}
+
+    def show(self, progress: LaunchProgress) -> None:
+        """Show one line if the last one is old enough."""
+        if progress.seconds - self._said.get(progress.worker, 0.0) >= SAY_EVERY_S:
+            self._said[progress.worker] = progress.seconds
+            say(f"  starting {progress.worker}: {progress.seconds:.0f} s  {progress.line}")
+
+
+def show_workers(registry: Registry) -> None:
+    """Say what each worker serves."""
+    for worker in registry.workers:
+        say(f"  worker   {worker.name}: {', '.join(worker.identities)}")
+
+
+def show_doors(settings: Settings, url: str, *, arena: bool) -> None:
+    """Say where everything is."""
+    model = next(iter(settings.file.aliases), None) or next(iter(settings.identities))
+    if arena:
+        say(f"  arena    {url}/")
+        say(f"  board    {url}/leaderboard")
+    say(f'  OpenAI   {url}/v1  (model "{model}", any key)')
+    say(f"  data     {settings.data_dir}")
+    say("ready; Ctrl-C drains and ends")
+
+
+def say(text: str) -> None:
+    """One line for the person who started us."""
+    click.echo(text)

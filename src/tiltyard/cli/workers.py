@@ -1,0 +1,95 @@
+"""From settings to worker processes: fetch the model files, group identities that can share one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from tiltyard.cli.settings import Settings
+from tiltyard.errors import ConfigurationError, StorageFailed
+from tiltyard.identity.declaration import IdentityDeclaration
+from tiltyard.models.progress import ProgressReport
+from tiltyard.models.sources import parse_source
+from tiltyard.wire.worker import WorkerSpec
+
+MINIMUM_FREE_MB = 200
+"""Less than this for the log, and a start is refused: an answer that cannot be recorded is not given."""
+
+
+def prepare_data_directory(settings: Settings) -> None:
+    """Make the data directory; raises `StorageFailed` where nothing could be written."""
+    try:
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        free_mb = shutil.disk_usage(settings.data_dir).free // 1_000_000
+    except OSError as error:
+        raise StorageFailed(
+            f"the data directory {settings.data_dir} cannot be made: {error.strerror}; choose another with --data"
+        ) from None
+    if not os.access(settings.data_dir, os.W_OK):
+        raise StorageFailed(
+            f"the data directory {settings.data_dir} is not writable; choose another with --data"
+        )
+    if free_mb < MINIMUM_FREE_MB:
+        raise StorageFailed(
+            f"the disk of {settings.data_dir} is full: {free_mb} MB free, {MINIMUM_FREE_MB} MB needed. "
+            "Free some, or choose another with --data"
+        )
+
+
+def fetch_models(settings: Settings, report: ProgressReport) -> dict[str, Path]:
+    """Bring every model file that an identity needs; raises `FetchFailed`, `DigestMismatch`, `StorageFailed`."""
+    needed = dict.fromkeys(identity.model for identity in settings.identities.values())
+    return {
+        name: parse_source(settings.models[name].source, settings.base_dir).fetch(
+            settings.cache_dir, settings.models[name].sha256, report
+        )
+        for name in needed
+    }
+
+
+def worker_specs(settings: Settings, paths: Mapping[str, Path]) -> list[WorkerSpec]:
+    """One worker for each model file, quantization and KV precision that the identities name."""
+    groups: dict[tuple[str, str, str], dict[str, IdentityDeclaration]] = {}
+    for name, identity in settings.identities.items():
+        key = (identity.model, identity.quantization, identity.kv_precision)
+        groups.setdefault(key, {})[name] = located(identity, settings.base_dir)
+    if not groups:
+        raise ConfigurationError(f"{settings.path} declares no identities; add one under [identities.NAME]")
+    options = settings.file.workers
+    threads = options.threads if options.threads != "auto" else max(1, cores() // len(groups))
+    run = settings.data_dir / "run"
+    specs = []
+    for (model, quantization, kv_precision), identities in groups.items():
+        name = "-".join([model, *(p for p in (quantization, kv_precision) if p not in ("as-stored", "f16"))])
+        specs.append(
+            WorkerSpec(
+                worker=name,
+                port=0,
+                ready_file=str(run / f"{name}.ready.json"),
+                model_path=str(paths[model]),
+                identities=identities,
+                threads=threads,
+                isa=options.isa,
+                kv_memory_bytes=options.kv_memory_mb << 20,
+                max_batch_tokens=options.max_batch_tokens,
+                max_sequences=options.max_sequences,
+                max_queue=options.max_queue,
+                identity_store=str(settings.identity_dir),
+            )
+        )
+    return specs
+
+
+def located(identity: IdentityDeclaration, base_dir: Path) -> IdentityDeclaration:
+    """Make a template's path absolute: the worker runs in another directory."""
+    if identity.chat_template in ("model", "off"):
+        return identity
+    path = (base_dir / Path(identity.chat_template).expanduser()).resolve()
+    return identity.model_copy(update={"chat_template": str(path)})
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,104 @@
+"""What goes into the engine and what comes out: values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+Finish = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSettings:
+    """How a token is chosen from a row of logits: a pure function of these, the logits and the position."""
+
+    temperature: float = 1.0
+    """0 takes the most likely token, the lowest id on ties."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 is off."""
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    """Over prompt and output tokens; 1 is off."""
+    presence_penalty: float = 0.0
+    """Over output tokens only, as `frequency_penalty`."""
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """`(token id, added to its logit)`."""
+    seed: int = 0
+    """Taken modulo 2^64."""
+
+    @property
+    def penalizes(self) -> bool:
+        """Whether what was said before changes what may be said next."""
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """One prompt to continue."""
+
+    request_id: str
+    prompt: tuple[int, ...]
+    sampling: SamplingSettings
+    max_tokens: int
+    stop_ids: frozenset[int]
+    namespace: str
+    """Behaviour digest, `/`, tenant: requests of one namespace may reuse each other's prefixes."""
+    top_logprobs: int | None = None
+    """`None`: no log-probabilities; 0: of the chosen token; k: also of the k most likely."""
+
+
+class EmittedToken(NamedTuple):
+    """One token of one request; the stop token itself is emitted too, with `finish="stop"`."""
+
+    request_id: str
+    token: int
+    logprob: float | None
+    top: tuple[tuple[int, float], ...] | None
+    finish: Finish | None
+    cached_tokens: int
+    """Prompt tokens that came from the prefix tree when the request was first admitted."""
+    first: bool
+    kv_blocks: int
+    """Blocks that the request holds now, shared ones included."""
+
+
+@dataclass(slots=True)
+class EngineCounters:
+    """What has happened since the engine was made; tests use them to prove which path was taken."""
+
+    steps: int = 0
+    admitted: int = 0
+    finished: int = 0
+    cancelled: int = 0
+    preemptions: int = 0
+    prefix_query_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    prefill_chunks: int = 0
+    partial_prefill_chunks: int = 0
+    """Chunks after which some of the prompt was still left."""
+    mixed_steps: int = 0
+    """Steps in which decodes and prefill chunks ran together."""
+    prompt_tokens: int = 0
+    """Tokens run as prefill, recomputation included."""
+    generated_tokens: int = 0
+    evicted_blocks: int = 0
+    shared_blocks: int = 0
+    """Blocks computed twice at the same time, of which one copy was given back."""
+    peak_batch_sequences: int = 0
+    peak_batch_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one step did."""
+
+    emitted: tuple[EmittedToken, ...] = ()
+    admitted: tuple[str, ...] = ()
+    """Requests that left the queue in this step, those readmitted after a preemption included."""
+    preempted: tuple[str, ...] = ()
+    batch_tokens: int = 0
+    batch_sequences: int = 0
+    batch: tuple[tuple[str, int], ...] = field(default=(), repr=False)
+    """`(request id, tokens run)` for each sequence of the batch."""

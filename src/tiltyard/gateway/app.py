@@ -1,0 +1,82 @@
+"""Puts the public door together: one file a concern, one object that they all need."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+import httpx2
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tiltyard import __version__
+from tiltyard.errors import TiltyardError
+from tiltyard.events.log import EventLog
+from tiltyard.gateway.body import MAX_BODY_BYTES
+from tiltyard.gateway.chat import chat_routes
+from tiltyard.gateway.completions import completion_routes
+from tiltyard.gateway.door import Door
+from tiltyard.gateway.errors import answer_http_exception, answer_unexpected, error_response
+from tiltyard.gateway.guard import Guard
+from tiltyard.gateway.health import health_routes
+from tiltyard.gateway.models import model_routes
+from tiltyard.gateway.openapi import describe
+from tiltyard.gateway.websocket import socket_routes
+from tiltyard.router.router import Router
+from tiltyard.telemetry.metrics import GatewayMetrics
+from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
+
+WORKER_CONNECT_S = 5.0
+WORKER_SILENCE_S = 600.0
+"""Longest silence of a worker, queueing included, before its answer is given up."""
+
+
+def create_gateway(
+    *,
+    router: Router,
+    log: EventLog,
+    hosts: Iterable[str] = (),
+    max_body_bytes: int = MAX_BODY_BYTES,
+) -> FastAPI:
+    """Make the gateway; `hosts` are the names it is served under beside the loopback ones (`*`: any).
+
+    The caller keeps the registry true (a launcher or `Registry.watch`) and closes the log after the app.
+    """
+    door = Door(
+        router=router,
+        log=log,
+        http=httpx2.AsyncClient(
+            timeout=httpx2.Timeout(WORKER_SILENCE_S, connect=WORKER_CONNECT_S, pool=None),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=256),
+            trust_env=False,
+        ),
+        metrics=GatewayMetrics(),
+        max_body_bytes=max_body_bytes,
+        stopping=asyncio.Event(),
+    )
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        door.stopping.set()
+        await door.http.aclose()
+
+    app = FastAPI(title="tiltyard", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.add_middleware(Guard, hosts=tuple(hosts))
+
+    async def answer_error(_request: Request, error: Exception) -> Response:
+        if not isinstance(error, TiltyardError):
+            raise error
+        door.metrics.errors.labels(error.code).inc()
+        return error_response(error)
+
+    app.add_exception_handler(TiltyardError, answer_error)
+    app.add_exception_handler(HTTPException, answer_http_exception)
+    app.add_exception_handler(Exception, answer_unexpected)
+    for routes in (chat_routes, completion_routes, model_routes, health_routes, socket_routes):
+        app.include_router(routes(door))
+    describe(app, (ChatCompletionRequest, CompletionRequest))
+    return app

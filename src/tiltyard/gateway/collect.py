@@ -1,0 +1,114 @@
+"""Keeps what a stream has said so far, for the event log and for answers that are not streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, cast
+
+from tiltyard.events.schema import FinishReason
+from tiltyard.identity.canonical import Json
+from tiltyard.wire.worker import FinishedAnswer
+
+Chunk: TypeAlias = dict[str, Json]
+"""One frame of a worker's stream, parsed."""
+
+Endpoint: TypeAlias = Literal["chat.completions", "completions"]
+
+
+@dataclass
+class CollectedChoice:
+    """One of the `n` answers, as far as it has come."""
+
+    index: int
+    parts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    frames: int = 0
+    """Frames with text: about the tokens, when the worker does not tell their ids on the way."""
+    finish_reason: FinishReason | None = None
+    logprobs: list[Mapping[str, Json]] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self.parts)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens so far; at least the frames when their ids are not known."""
+        return len(self.token_ids) or self.frames
+
+
+class Collected:
+    """All answers of one request."""
+
+    def __init__(self, n: int) -> None:
+        self.choices = [CollectedChoice(index) for index in range(n)]
+        self.finished: FinishedAnswer | None = None
+        self.usage: Mapping[str, Json] | None = None
+
+    def take(self, chunk: Chunk) -> int:
+        """Note one frame and take our own members out of it; returns how many tokens it brought.
+
+        Raises `KeyError`, `TypeError`, `IndexError` or `ValidationError` when it has the wrong shape.
+        """
+        if (member := chunk.pop("tiltyard", None)) is not None:
+            self.finished = FinishedAnswer.model_validate(member, strict=False)
+        if usage := chunk.get("usage"):
+            self.usage = cast(Mapping[str, Json], usage)
+        tokens = 0
+        for choice in cast(Sequence[dict[str, Json]], chunk["choices"]):
+            tokens += self._take_choice(choice)
+        return tokens
+
+    def _take_choice(self, choice: dict[str, Json]) -> int:
+        collected = self.choices[cast(int, choice["index"])]
+        delta = choice.get("delta")
+        text = cast(str | None, choice.get("text") if delta is None else cast(Chunk, delta).get("content"))
+        token_ids = cast(Sequence[int], choice.pop("token_ids", None) or ())
+        collected.token_ids += token_ids
+        if text:
+            collected.parts.append(text)
+            collected.frames += 1
+        if reason := choice.get("finish_reason"):
+            collected.finish_reason = cast(FinishReason, reason)
+        if logprobs := choice.get("logprobs"):
+            collected.logprobs.append(cast(Mapping[str, Json], logprobs))
+        return len(token_ids) or (1 if text else 0)
+
+
+def whole_answer(
+    collected: Collected, endpoint: Endpoint, head: Mapping[str, Json], usage: Mapping[str, Json]
+) -> Chunk:
+    """Put the frames together to the answer of a request that is not streamed."""
+    choices: list[Json] = []
+    for choice in collected.choices:
+        if endpoint == "chat.completions":
+            body: Chunk = {"message": {"role": "assistant", "content": choice.text, "refusal": None}}
+            logprobs = _joined(choice.logprobs, ("content",)) and {
+                **_joined(choice.logprobs, ("content",)), "refusal": None,
+            }  # fmt: skip
+        else:
+            body = {"text": choice.text}
+            logprobs = _joined(choice.logprobs, ("tokens", "token_logprobs", "top_logprobs", "text_offset"))
+        choices.append(
+            {
+                "index": choice.index,
+                **body,
+                "logprobs": logprobs or None,
+                "finish_reason": choice.finish_reason,
+            }
+        )
+    kind = "chat.completion" if endpoint == "chat.completions" else "text_completion"
+    return {**head, "object": kind, "choices": choices, "usage": usage}
+
+
+def _joined(pieces: Sequence[Mapping[str, Json]], names: Sequence[str]) -> dict[str, Json]:
+    """Concatenate the lists of each name; a name that no piece has a list for stays null."""
+    if not pieces:
+        return {}
+    joined: dict[str, Json] = {}
+    for name in names:
+        lists = [cast(Sequence[Json], value) for piece in pieces if (value := piece.get(name)) is not None]
+        joined[name] = [item for items in lists for item in items] if lists else None
+    return joined

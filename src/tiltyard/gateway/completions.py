@@ -1,0 +1,31 @@
+"""`POST /v1/completions`."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tiltyard.gateway.answers import answer
+from tiltyard.gateway.body import read_body
+from tiltyard.gateway.door import Door
+from tiltyard.gateway.openapi import request_schema
+from tiltyard.wire.openai import CompletionRequest, parse_completion_request
+
+
+def completion_routes(door: Door) -> APIRouter:
+    """The route for plain completions."""
+    routes = APIRouter(tags=["generate"])
+
+    @routes.post(
+        "/v1/completions",
+        summary="Continue a prompt",
+        openapi_extra=request_schema(CompletionRequest),
+        response_class=Response,
+    )
+    async def completions(request: Request) -> Response:
+        """Continue a prompt without a chat template, whole or as a stream of server-sent events."""
+        asked = parse_completion_request(await read_body(request, door.max_body_bytes))
+        return await answer(door, asked, request)
+
+    return routes

@@ -1,0 +1,29 @@
+"""What every route of the gateway needs, made once when the app is made."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import httpx2
+
+from tiltyard.events.log import EventLog
+from tiltyard.router.router import Router
+from tiltyard.telemetry.metrics import GatewayMetrics
+
+DEFAULT_TENANT = "default"
+"""Until there are keys (and tenants behind them), everybody on loopback is one tenant."""
+
+
+@dataclass(frozen=True)
+class Door:
+    """The gateway's own things."""
+
+    router: Router
+    log: EventLog
+    http: httpx2.AsyncClient
+    """Speaks to the workers."""
+    metrics: GatewayMetrics
+    max_body_bytes: int
+    stopping: asyncio.Event
+    """Set when the gateway shuts down; `/ready` says no from then on."""

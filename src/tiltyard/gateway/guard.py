@@ -1,0 +1,84 @@
+"""Who may speak to the door at all: the Host and Origin checks and the request id, around every route.
+
+A page on the internet can make a browser send requests to 127.0.0.1, and by DNS rebinding even read the
+answers. The Host header then names the page's own domain, which we refuse; a request that only pretends to
+come from here carries the page's Origin, which we refuse too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, MutableMapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tiltyard.events.ids import new_id
+from tiltyard.gateway.errors import Refused, error_response
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+ANY_HOST = "*"
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Guard:
+    """ASGI middleware: refuses foreign hosts and origins, gives every answer an `x-request-id`."""
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str] = ()) -> None:
+        self.app = app
+        self.hosts = LOOPBACK_NAMES | {host.lower() for host in hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check, then pass on."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        if scope["type"] == "http":
+            send = _with_request_id(send, headers.get(b"x-request-id", ""))
+        if (refusal := self._refusal(scope, headers)) is None:
+            await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008, "reason": refusal.message[:120]})
+        else:
+            await error_response(refusal)(scope, receive, send)
+
+    def _refusal(self, scope: Scope, headers: dict[bytes, str]) -> Refused | None:
+        host = headers.get(b"host", "")
+        if not self._is_ours(host):
+            return Refused(f"host {host!r} is not served here; use one of {', '.join(sorted(self.hosts))}")
+        changes = scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
+        if changes and (origin := headers.get(b"origin")) is not None:
+            parts = urlsplit(origin)
+            if parts.scheme not in ("http", "https") or not self._is_ours(parts.netloc):
+                return Refused(f"origin {origin!r} may not use this server", code="origin_refused")
+        return None
+
+    def _is_ours(self, host: str) -> bool:
+        return ANY_HOST in self.hosts or _without_port(host) in self.hosts
+
+
+def _without_port(host: str) -> str:
+    """The name of a Host header, lower case.
+
+    >>> _without_port("LOCALHOST:8000"), _without_port("[::1]:8000")
+    ('localhost', '[::1]')
+    """
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0].rstrip(".")
+
+
+def _with_request_id(send: Send, asked: str) -> Send:
+    request_id = asked if _REQUEST_ID.fullmatch(asked) else new_id()
+
+    async def send_with_id(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+        await send(message)
+
+    return send_with_id

@@ -1,0 +1,46 @@
+"""`/health` (the process lives), `/ready` (every model can be asked), `/metrics`."""
+
+from __future__ import annotations
+
+import orjson
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import Response
+
+from tiltyard.gateway.door import Door
+from tiltyard.gateway.errors import UNAVAILABLE_RETRY_S
+
+
+def health_routes(door: Door) -> APIRouter:
+    """The routes for those who watch."""
+    routes = APIRouter(tags=["watch"])
+
+    @routes.get("/health", summary="Is the gateway alive")
+    async def health() -> dict[str, str]:
+        """Answers as long as the gateway's loop turns; says nothing about workers."""
+        return {"status": "ok"}
+
+    @routes.get("/ready", summary="Can every model be asked", response_class=Response)
+    async def ready() -> Response:
+        """200 when every identity has a living worker; 503 with what is missing otherwise."""
+        registry = door.router.registry
+        missing = [name for name in registry.identity_names if not registry.serving(name)]
+        fine = bool(registry.identity_names) and not missing and not door.stopping.is_set()
+        body = {
+            "ready": fine,
+            "missing": missing,
+            "workers": {w.name: {"alive": w.alive, "note": w.note} for w in registry.workers},
+        }
+        headers = {} if fine else {"retry-after": str(UNAVAILABLE_RETRY_S)}
+        return Response(orjson.dumps(body), 200 if fine else 503, headers, media_type="application/json")
+
+    @routes.get("/metrics", summary="Prometheus metrics", response_class=Response)
+    async def metrics() -> Response:
+        """The gateway's metrics in Prometheus' text format."""
+        for worker in door.router.registry.workers:
+            door.metrics.worker_up.labels(worker.name).set(worker.alive)
+            unfinished = door.router.unfinished_tokens(worker.name)
+            door.metrics.worker_unfinished.labels(worker.name).set(unfinished)
+        return Response(door.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+
+    return routes

@@ -1,0 +1,28 @@
+"""The numbers: a forward pass over paged KV and a sampler, compiled, with the same bits on every machine."""
+
+from __future__ import annotations
+
+from tiltyard.kernels._native import (
+    BLOCK_TOKENS,
+    NUMERICS_VERSION,
+    NativeModel,
+    add_bias,
+    apply_penalties,
+    log_probabilities,
+    sample_rows,
+    top_log_probabilities,
+)
+from tiltyard.kernels.chooser import available_isas, choose_isa
+
+__all__ = [
+    "BLOCK_TOKENS",
+    "NUMERICS_VERSION",
+    "NativeModel",
+    "add_bias",
+    "apply_penalties",
+    "available_isas",
+    "choose_isa",
+    "log_probabilities",
+    "sample_rows",
+    "top_log_probabilities",
+]

@@ -1,0 +1,73 @@
+"""Hand a file's tensors to the native engine, which packs them for its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from tiltyard.errors import ModelRejected
+from tiltyard.kernels import NativeModel, choose_isa
+from tiltyard.models.architecture import LlamaArchitecture
+from tiltyard.models.gguf import GgufFile
+
+SERVED_TYPES = frozenset(("F32", "F16", "Q4_0", "Q4_1", "Q8_0"))
+"""Storage types that the kernels read."""
+REQUANTIZED: dict[str, int | None] = {"as-stored": None, "q4_0": 2, "q8_0": 8}
+"""What `served_as` means as a ggml type."""
+
+
+def load_native(
+    gguf: GgufFile,
+    architecture: LlamaArchitecture,
+    *,
+    quantization: Literal["as-stored", "q4_0", "q8_0"],
+    threads: int,
+    isa: str,
+    progress: Callable[[int, int], None] | None = None,
+) -> NativeModel:
+    """Make a model that can compute; `progress` hears (bytes done, bytes in all) after each tensor.
+
+    The model keeps no view into the file. Raises `ModelRejected` for a storage type or a size that the
+    kernels do not take, `ConfigurationError` for an instruction set that this CPU does not have.
+    """
+    wanted = architecture.tensor_shapes()
+    for name in wanted:
+        info = gguf.tensors[name]
+        if info.type_name not in SERVED_TYPES:
+            raise ModelRejected(
+                f"{gguf.path}: tensor {name!r} is stored as {info.type_name}; supported: "
+                f"{', '.join(sorted(SERVED_TYPES))}"
+            )
+    chosen = choose_isa(isa)
+    try:
+        model = NativeModel(
+            n_layers=architecture.n_layers,
+            n_heads=architecture.n_heads,
+            n_kv_heads=architecture.n_kv_heads,
+            head_dim=architecture.head_dim,
+            dim=architecture.dim,
+            ff_dim=architecture.ff_dim,
+            vocab_size=architecture.vocab_size,
+            max_positions=architecture.max_positions,
+            norm_eps=architecture.norm_eps,
+            rope_base=architecture.rope_base,
+            rope_dim=architecture.rope_dim,
+            tied_embeddings=architecture.tied_embeddings,
+            threads=threads,
+            isa=chosen,
+        )
+        total = sum(gguf.tensors[name].size_bytes for name in wanted)
+        done = 0
+        for name, shape in wanted.items():
+            info = gguf.tensors[name]
+            # Norms stay as they are: re-quantizing concerns matrices.
+            target = REQUANTIZED[quantization] if len(shape) == 2 else None
+            model.set_tensor(name, info.ggml_type, gguf.tensor_data(name), target)
+            done += info.size_bytes
+            if progress is not None:
+                progress(done, total)
+        model.finish()
+    except ValueError as error:
+        # The kernels have limits of their own (a width that is no multiple of 32, an odd head).
+        raise ModelRejected(f"{gguf.path} cannot be served by the native kernels: {error}") from error
+    return model

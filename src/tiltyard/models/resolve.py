@@ -1,0 +1,120 @@
+"""From a declaration in `tiltyard.toml` and a model file to an identity that can be served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiltyard.errors import ConfigurationError, ModelRejected
+from tiltyard.identity.canonical import Digest, digest_of
+from tiltyard.identity.declaration import IdentityDeclaration
+from tiltyard.identity.manifest import Behaviour, Weights
+from tiltyard.identity.store import IdentityStore
+from tiltyard.models.architecture import LlamaArchitecture
+from tiltyard.models.gguf import GgufFile
+from tiltyard.models.prompt import encode_messages
+from tiltyard.models.template import ChatTemplate, PlainTemplate
+from tiltyard.models.tokenizer import Tokenizer, tokenizer_digest
+
+TEMPLATE_KEY = "tokenizer.chat_template"
+
+
+@dataclass(frozen=True)
+class ResolvedIdentity:
+    """One identity: its manifest, and the small artifacts that the manifest names by digest."""
+
+    behaviour: Behaviour
+    template: ChatTemplate | PlainTemplate
+    system_prompt: str | None
+    architecture: LlamaArchitecture
+
+    def put_artifacts(self, store: IdentityStore) -> None:
+        """Keep the manifest and the bytes of template and system prompt under their digests."""
+        store.put_manifest(self.behaviour)
+        if isinstance(self.template, ChatTemplate):
+            store.put(self.template.source.encode())
+        if self.system_prompt is not None:
+            store.put(self.system_prompt.encode())
+
+
+def resolve(
+    declaration: IdentityDeclaration, gguf: GgufFile, weights_digest: Digest, base_dir: Path
+) -> ResolvedIdentity:
+    """Make an identity; a chat template's path is relative to `base_dir`.
+
+    Raises `ModelRejected` for a file that we cannot serve, `ConfigurationError` for a wrong declaration.
+    """
+    architecture = LlamaArchitecture.from_gguf(gguf)
+    template = _template(declaration, gguf, base_dir)
+    system_prompt = declaration.system_prompt
+    behaviour = Behaviour(
+        weights=Weights(
+            digest=weights_digest,
+            size_bytes=gguf.size_bytes,
+            stored_as=stored_types(gguf),
+            served_as=declaration.quantization,
+        ),
+        architecture=architecture.to_manifest(),
+        tokenizer=tokenizer_digest(gguf),
+        chat_template=template.digest,
+        system_prompt=None if system_prompt is None else digest_of(system_prompt.encode()),
+        kv_precision=declaration.kv_precision,
+        default_sampling=declaration.sampling,
+    )
+    return ResolvedIdentity(behaviour, template, system_prompt, architecture)
+
+
+def render_prompt(
+    resolved: ResolvedIdentity, tokenizer: Tokenizer, messages: Sequence[Mapping[str, object]]
+) -> list[int]:
+    """Turn a conversation into token ids: system prompt, template, encoding.
+
+    The identity's system prompt goes in front of a conversation that brings none of its own. What messages
+    (and system prompt) say can never become a control token; see `tiltyard.models.prompt`.
+    """
+    if resolved.system_prompt is not None and not any(
+        message.get("role") == "system" for message in messages
+    ):
+        messages = [{"role": "system", "content": resolved.system_prompt}, *messages]
+    return encode_messages(resolved.template, tokenizer, messages)
+
+
+def stored_types(gguf: GgufFile) -> tuple[str, ...]:
+    """Return the tensor types in a file, most bytes first."""
+    sizes: dict[str, int] = {}
+    for info in gguf.tensors.values():
+        sizes[info.type_name] = sizes.get(info.type_name, 0) + info.size_bytes
+    return tuple(sorted(sizes, key=lambda name: (-sizes[name], name)))
+
+
+def _template(
+    declaration: IdentityDeclaration, gguf: GgufFile, base_dir: Path
+) -> ChatTemplate | PlainTemplate:
+    if declaration.chat_template == "off":
+        return PlainTemplate()
+    if declaration.chat_template == "model":
+        source = gguf.metadata.get(TEMPLATE_KEY)
+        if source is None:
+            raise ConfigurationError(
+                f'{gguf.path} brings no chat template; set chat_template to "off" or to a Jinja file',
+                param="chat_template",
+            )
+        if not isinstance(source, str):
+            raise ModelRejected(f"{gguf.path}: {TEMPLATE_KEY!r} must be a string")
+        return ChatTemplate(source)
+    path = base_dir / declaration.chat_template
+    try:
+        return ChatTemplate(path.read_bytes().decode())
+    except OSError as error:
+        raise ConfigurationError(
+            f"chat_template {path} cannot be read: {error.strerror}; "
+            'it must be "model", "off" or a Jinja file',
+            param="chat_template",
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(
+            f"chat_template {path} is not UTF-8 at byte {error.start:,}", param="chat_template"
+        ) from error
+    except ModelRejected as error:
+        raise ConfigurationError(f"chat_template {path}: {error.message}", param="chat_template") from error

@@ -1,0 +1,1 @@
+"""Above the servers: replay of what they said."""

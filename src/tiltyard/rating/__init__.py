@@ -1,0 +1,1 @@
+"""Pure statistics over votes: pair counts, Bradley-Terry, intervals, ranks and the leaderboard they make."""

@@ -1,0 +1,351 @@
+r"""Bradley-Terry ratings from pair counts, with intervals that do not trust the model.
+
+Model i beats model j with probability `p_ij = 1 / (1 + exp(-(theta_i - theta_j)))`; a tie is half a win for
+each (R. A. Bradley and M. E. Terry, "Rank analysis of incomplete block designs", Biometrika 39, 1952). With
+`n` votes on a pair, of which i took the score `s` (wins and half the ties), the log-likelihood is
+
+    l(theta) = sum over pairs  w * (s * log p_ij + (n - s) * log(1 - p_ij))
+
+which is concave; Newton's step solves `H d = g`, where `g = sum w (s - n p) x`, `H = sum w n p (1 - p) x x'`
+and `x` has +1 at i and -1 at j. Only differences matter, so each connected part of the graph is held at
+mean theta 0 (the sum-zero gauge) and shown as `R = 1000 + 400 / ln 10 * theta`, the scale of Elo.
+
+Intervals are Huber's sandwich `V = H^+ G H^+` with `G = sum w^2 (sum over votes (y - p)^2) x x'`: it stays
+right when ties make votes less noisy than coin flips (P. J. Huber, 1967; Chiang et al., "Chatbot Arena",
+2024, section 5). `H^+` is the pseudo-inverse: no ridge narrows the intervals of models with few votes.
+
+Two cases have no honest answer in those formulas, and each is named in the result:
+
+- `unbounded`: votes that all point one way (a model that never lost, or never won) push a rating to infinity.
+  Each pair across which all votes point one way between two strongly connected parts then gets half
+  a virtual win in each direction (the Haldane-Anscombe correction, which for two models is Firth's). No other
+  pair is touched.
+- `model_based`: a model whose votes vary less than a quarter of what the model expects (one vote, or nearly
+  all ties) would get an interval near zero. The pairs of such a model enter G with the model's own variance
+  `n p (1 - p)` where that is larger.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiltyard.errors import InvalidRequest
+from tiltyard.rating.counts import BothBad, PairCounts
+from tiltyard.rating.graph import strong_parts
+
+METHOD: Final = "bradley-terry/1"
+"""Changes whenever the same votes could get another number."""
+
+POINTS: Final = 400 / math.log(10)
+"""Rating points per unit of theta: 400 points are odds of 10 to 1."""
+CENTRE: Final = 1000.0
+"""Mean rating of a connected part when there is no anchor."""
+
+Unbounded: TypeAlias = Literal["undefeated", "winless", "separated"]
+"""Why votes alone give no finite rating: never lost or tied, never won or tied, or in a group that is so."""
+
+_MAX_ITERATIONS = 100
+_STEP_TOLERANCE = 1e-11  # theta; 2e-9 rating points
+_LEAST_VARIANCE_SHARE = 0.25
+
+
+@dataclass(frozen=True, eq=False)
+class Ratings:
+    """A fit. Arrays follow `models`; a model without a vote has NaN for rating and bounds."""
+
+    models: tuple[str, ...]
+    ratings: NDArray[np.float64]
+    """Points; shape `(models,)`."""
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+    covariance: NDArray[np.float64]
+    """Squared points, in the sum-zero gauge of each connected part; zero across parts; `(models, models)`."""
+    votes: NDArray[np.int64]
+    """Votes that bear on each model under the policy for both bad."""
+    components: tuple[tuple[str, ...], ...]
+    """Connected parts, most votes first; ratings compare only within one. A model without votes is in none."""
+    component: NDArray[np.intp]
+    """Position in `components` of each model's part, -1 without votes."""
+    converged: bool
+    iterations: int
+    log_likelihood: float
+    unbounded: Mapping[str, Unbounded]
+    """Models whose rating is finite only through virtual half wins."""
+    model_based: frozenset[str]
+    """Models whose interval leans on the model's variance."""
+    virtual_pairs: int
+    """Pairs that got half a virtual win in each direction."""
+    both_bad: BothBad
+    confidence: float
+    anchor: tuple[str, float] | None
+    method: str = METHOD
+
+    @property
+    def standard_errors(self) -> NDArray[np.float64]:
+        """Points; shape `(models,)`."""
+        return np.sqrt(np.diagonal(self.covariance))
+
+    def win_probability(self, model: str, rival: str) -> float:
+        """Predict how often `model` beats `rival`, a tie as half; raises `InvalidRequest` across parts."""
+        i, j = self.models.index(model), self.models.index(rival)
+        if self.component[i] < 0 or self.component[i] != self.component[j]:
+            raise InvalidRequest(f"no chain of votes connects {model!r} and {rival!r}.", param="model")
+        return float(1 / (1 + 10 ** ((self.ratings[j] - self.ratings[i]) / 400)))
+
+
+class Scores(NamedTuple):
+    """What the votes on each pair add up to; each of shape `(pairs,)`, for the pair's first model."""
+
+    first: NDArray[np.intp]
+    second: NDArray[np.intp]
+    wins: NDArray[np.float64]
+    losses: NDArray[np.float64]
+    ties: NDArray[np.float64]
+    weight: NDArray[np.float64]
+
+    @property
+    def score(self) -> NDArray[np.float64]:
+        """Wins and half the ties of the first model."""
+        return self.wins + self.ties / 2
+
+    @property
+    def total(self) -> NDArray[np.float64]:
+        """Votes on the pair."""
+        return self.wins + self.losses + self.ties
+
+
+class Optimum(NamedTuple):
+    """Where Newton stopped."""
+
+    theta: NDArray[np.float64]
+    converged: bool
+    iterations: int
+    log_likelihood: float
+
+
+def fit(
+    votes: PairCounts,
+    *,
+    both_bad: BothBad = "tie",
+    anchor: tuple[str, float] | None = None,
+    confidence: float = 0.95,
+    weights: NDArray[np.float64] | None = None,
+) -> Ratings:
+    """Fit ratings and intervals to votes.
+
+    `anchor=(model, rating)` shifts all ratings of the anchor's part and changes no interval's width.
+    `weights` has one factor for each pair of `votes`, shape `(pairs,)`. Memory grows with models squared.
+
+    Raises `InvalidRequest` naming `both_bad`, `anchor`, `confidence` or `weights`.
+
+    >>> votes = PairCounts.from_votes(["x"] * 4, ["y"] * 4, ["model_a"] * 3 + ["model_b"])
+    >>> fit(votes).ratings.round(2).tolist()
+    [1095.42, 904.58]
+    """
+    if both_bad not in ("tie", "drop"):
+        raise InvalidRequest(f"both_bad is {both_bad!r}; it may be 'tie' or 'drop'.", param="both_bad")
+    if not 0 < confidence < 1:
+        raise InvalidRequest(f"confidence is {confidence}; it lies between 0 and 1.", param="confidence")
+    size = len(votes.models)
+    scores = scores_of(votes, both_bad, weights)
+    labels = component_labels(size, scores)
+    completed, unbounded = complete(size, scores)
+    projector = gauge(labels)
+    optimum = maximise(completed, projector, np.zeros(size))
+    covariance, model_based = sandwich(completed, projector, optimum.theta)
+
+    used = votes.votes_used(both_bad)
+    component, components = _name_components(votes.models, labels, used)
+    ratings = np.where(used > 0, CENTRE + POINTS * optimum.theta, np.nan)
+    if anchor is not None:
+        ratings = _shift(ratings, votes.models, component, anchor)
+    covariance = covariance * POINTS**2
+    half = NormalDist().inv_cdf(0.5 + confidence / 2) * np.sqrt(np.diagonal(covariance))
+    return Ratings(
+        models=votes.models,
+        ratings=ratings,
+        lower=ratings - half,
+        upper=ratings + half,
+        covariance=covariance,
+        votes=used,
+        components=components,
+        component=component,
+        converged=optimum.converged,
+        iterations=optimum.iterations,
+        log_likelihood=optimum.log_likelihood,
+        unbounded={votes.models[node]: why for node, why in unbounded.items()},
+        model_based=frozenset(votes.models[node] for node in np.flatnonzero(model_based)),
+        virtual_pairs=int(np.count_nonzero(completed.total > scores.total)),
+        both_bad=both_bad,
+        confidence=confidence,
+        anchor=anchor,
+    )
+
+
+def scores_of(votes: PairCounts, both_bad: BothBad, weights: NDArray[np.float64] | None) -> Scores:
+    """Apply the policy for both bad, and leave out pairs with no vote left."""
+    wins, losses, ties, bad = votes.counts.T.astype(np.float64)
+    if both_bad == "tie":
+        ties = ties + bad
+    weight = np.ones(len(wins)) if weights is None else np.asarray(weights, dtype=np.float64)
+    if weight.shape != wins.shape or not (np.isfinite(weight) & (weight > 0)).all():
+        raise InvalidRequest(
+            f"weights has shape {weight.shape}; it needs one positive factor for each of {len(wins)} pairs.",
+            param="weights",
+        )
+    met = wins + losses + ties > 0
+    return Scores(votes.first[met], votes.second[met], wins[met], losses[met], ties[met], weight[met])
+
+
+def component_labels(size: int, scores: Scores) -> NDArray[np.intp]:
+    """Label models by connected part."""
+    edges = np.zeros((size, size), dtype=np.bool_)
+    edges[scores.first, scores.second] = True
+    return strong_parts(edges | edges.T)
+
+
+def complete(size: int, scores: Scores) -> tuple[Scores, dict[int, Unbounded]]:
+    """Give half a virtual win each way to the pairs that keep ratings infinite; name the models concerned."""
+    first, second = scores.first, scores.second
+    took = np.zeros((size, size), dtype=np.bool_)  # took[i, j]: i has a win or a tie against j
+    took[first, second] = scores.score > 0
+    took[second, first] = scores.score < scores.total
+    parts = strong_parts(took)
+    blocked = parts[first] != parts[second]
+    if not blocked.any():
+        return scores, {}
+    half = np.where(blocked, 0.5, 0.0)
+    completed = scores._replace(wins=scores.wins + half, losses=scores.losses + half)
+    met = np.zeros(size, dtype=np.bool_)
+    met[first] = met[second] = True
+    # The largest part of each component keeps its ratings; the others are placed by virtual wins.
+    members = np.bincount(parts, minlength=size)
+    components = component_labels(size, scores)
+    unbounded: dict[int, Unbounded] = {}
+    for component in np.unique(components[first[blocked]]):
+        nodes = np.flatnonzero(components == component)
+        largest = parts[nodes[np.argmax(members[parts[nodes]])]]
+        for node in nodes[(parts[nodes] != largest) | (members[largest] == 1)]:
+            unbounded[int(node)] = _why(bool(took[node].any()), bool(took[:, node].any()))
+    return completed, unbounded
+
+
+def _why(scored: bool, conceded: bool) -> Unbounded:
+    if not conceded:
+        return "undefeated"
+    return "separated" if scored else "winless"
+
+
+def gauge(labels: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Project onto the constants of each connected part: the directions in which the likelihood is flat."""
+    same = labels[:, None] == labels[None, :]
+    return same / np.bincount(labels)[labels][:, None] if len(labels) else np.zeros((0, 0))
+
+
+def information(scores: Scores, theta: NDArray[np.float64]) -> NDArray[np.float64]:
+    """H, minus the second derivative of the log-likelihood; shape `(models, models)`."""
+    p = _win(scores, theta)
+    return _laplacian(len(theta), scores, scores.weight * scores.total * p * (1 - p))
+
+
+def maximise(scores: Scores, projector: NDArray[np.float64], start: NDArray[np.float64]) -> Optimum:
+    """Newton's method from `start`, each step halved until the likelihood does not fall."""
+    theta, size = start, len(start)
+    best = _log_likelihood(scores, theta)
+    for iteration in range(1, _MAX_ITERATIONS + 1):
+        p = _win(scores, theta)
+        residual = scores.weight * (scores.score - scores.total * p)
+        gradient = np.bincount(scores.first, residual, size) - np.bincount(scores.second, residual, size)
+        step = np.linalg.solve(_grounded(information(scores, theta), projector), gradient)
+        step -= projector @ step
+        while (reached := _log_likelihood(scores, theta + step)) < best - 1e-12 * abs(best):
+            step /= 2
+        theta, best = theta + step, reached
+        if not size or np.abs(step).max() < _STEP_TOLERANCE:
+            return Optimum(theta, True, iteration, best)
+    return Optimum(theta, False, _MAX_ITERATIONS, best)
+
+
+def score_variances(scores: Scores, theta: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sum of squared residuals of the votes on each pair; shape `(pairs,)`."""
+    p = _win(scores, theta)
+    return scores.wins * (1 - p) ** 2 + scores.losses * p**2 + scores.ties * (0.5 - p) ** 2
+
+
+def sandwich(
+    scores: Scores, projector: NDArray[np.float64], theta: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return V in theta squared, `(models, models)`, and which models lean on the model's variance."""
+    size, p = len(theta), _win(scores, theta)
+    squared = scores.weight**2
+    observed = squared * score_variances(scores, theta)
+    expected = squared * scores.total * p * (1 - p)
+    per_model = [
+        np.bincount(scores.first, values, size) + np.bincount(scores.second, values, size)
+        for values in (observed, expected)
+    ]
+    poor = per_model[0] < _LEAST_VARIANCE_SHARE * per_model[1]
+    leaning = poor[scores.first] | poor[scores.second]
+    meat = _laplacian(size, scores, np.where(leaning, np.maximum(observed, expected), observed))
+    inverse = np.linalg.inv(_grounded(information(scores, theta), projector))
+    inverse -= projector @ inverse  # now the pseudo-inverse of H
+    return inverse @ meat @ inverse.T, poor
+
+
+def _grounded(matrix: NDArray[np.float64], projector: NDArray[np.float64]) -> NDArray[np.float64]:
+    # H is singular along the constants. Adding the projector there, at H's own size, leaves every
+    # sum-zero solution as it was and makes the matrix regular.
+    scale = float(np.diagonal(matrix).mean()) if len(matrix) else 1.0
+    return matrix + (scale or 1.0) * projector
+
+
+def _laplacian(size: int, scores: Scores, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    # sum of values * x x', x = e_first - e_second
+    upper = np.bincount(scores.first * size + scores.second, values, size * size).reshape(size, size)
+    both = upper + upper.T
+    laplacian: NDArray[np.float64] = np.diag(both.sum(axis=1)) - both
+    return laplacian
+
+
+def _win(scores: Scores, theta: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 0.5 * (1 + np.tanh((theta[scores.first] - theta[scores.second]) / 2))
+
+
+def _log_likelihood(scores: Scores, theta: NDArray[np.float64]) -> float:
+    difference = theta[scores.first] - theta[scores.second]
+    # log p = -log(1 + exp(-d)), and the same with the sign turned for the rival
+    terms = -scores.score * np.logaddexp(0, -difference)
+    terms -= (scores.total - scores.score) * np.logaddexp(0, difference)
+    return float((scores.weight * terms).sum())
+
+
+def _name_components(
+    models: tuple[str, ...], labels: NDArray[np.intp], used: NDArray[np.int64]
+) -> tuple[NDArray[np.intp], tuple[tuple[str, ...], ...]]:
+    votes = np.bincount(labels, used, len(models)) if len(models) else np.zeros(0)
+    order = [int(label) for label in np.argsort(-votes, kind="stable") if votes[label] > 0]
+    place = np.full(len(models), -1, dtype=np.intp)
+    place[order] = np.arange(len(order))
+    component = place[labels]
+    named = [tuple(models[node] for node in np.flatnonzero(labels == label)) for label in order]
+    return component, tuple(named)
+
+
+def _shift(
+    ratings: NDArray[np.float64],
+    models: tuple[str, ...],
+    component: NDArray[np.intp],
+    anchor: tuple[str, float],
+) -> NDArray[np.float64]:
+    name, value = anchor
+    if name not in models or component[models.index(name)] < 0:
+        raise InvalidRequest(f"the anchor {name!r} has no votes here; name a model that has.", param="anchor")
+    node = models.index(name)
+    return np.where(component == component[node], ratings + (value - ratings[node]), ratings)

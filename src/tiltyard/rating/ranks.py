@@ -1,0 +1,50 @@
+"""Ranks that respect intervals: a model is behind only those that are surely better.
+
+All functions return ranks counted from 1; ties share a rank and leave gaps, as in sport.
+"""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class RankRange(NamedTuple):
+    """The ranks that the intervals leave open; both of shape `(models,)`."""
+
+    best: NDArray[np.int64]
+    worst: NDArray[np.int64]
+
+
+def ranks_by_intervals(lower: NDArray[np.float64], upper: NDArray[np.float64]) -> RankRange:
+    """Rank by separate intervals, the rule of the public boards.
+
+    `best = 1 + #{m': lower(m') > upper(m)}` is the rank that is shown. `worst = #{m': upper(m') >= lower(m)}`,
+    the model itself included, is the last place that its interval leaves open.
+
+    >>> ranks_by_intervals(np.array([9.0, 8.0, 1.0]), np.array([11.0, 10.0, 2.0])).best.tolist()
+    [1, 1, 3]
+    """
+    size = len(lower)
+    best = 1 + size - np.searchsorted(np.sort(lower), upper, side="right")
+    worst = size - np.searchsorted(np.sort(upper), lower, side="left")
+    return RankRange(best.astype(np.int64), worst.astype(np.int64))
+
+
+def ranks_by_differences(
+    ratings: NDArray[np.float64], covariance: NDArray[np.float64], confidence: float = 0.95
+) -> RankRange:
+    """Rank by tests of each difference, which sees more than two separate intervals do.
+
+    m' is ahead of m when `(R' - R) / sqrt(V'' + V - 2 V') > z`, with z the two-sided normal quantile;
+    two intervals may overlap while their difference is clear, so this rank is often lower.
+    """
+    variance = np.diagonal(covariance)
+    spread = np.sqrt(np.maximum(variance[:, None] + variance[None, :] - 2 * covariance, 0))
+    margin = NormalDist().inv_cdf(0.5 + confidence / 2) * spread
+    ahead = ratings[None, :] - ratings[:, None] > margin  # ahead[m, m']: m' is surely better than m
+    np.fill_diagonal(ahead, False)
+    return RankRange(1 + ahead.sum(axis=1), len(ratings) - ahead.sum(axis=0))

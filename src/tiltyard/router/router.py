@@ -1,0 +1,101 @@
+"""Which identity a model name means, and which worker takes the request."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from tiltyard.errors import ConfigurationError, NotFound, Unavailable
+from tiltyard.fleet.registry import Registry, Worker
+from tiltyard.wire.worker import IdentityStatus
+
+
+class Lease:
+    """The tokens that a request may still cost its worker; they count against the worker until it ends."""
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
+
+    def progress(self, tokens: int = 1) -> None:
+        """Count tokens that have come."""
+        self.tokens = max(0, self.tokens - tokens)
+
+
+class Route(NamedTuple):
+    """Where one request goes."""
+
+    worker: Worker
+    url: str
+    identity: IdentityStatus
+
+
+class Router:
+    """Resolves model names and chooses workers: the fewest unfinished tokens first."""
+
+    def __init__(self, registry: Registry, aliases: Mapping[str, str] | None = None) -> None:
+        self.registry = registry
+        self.aliases = dict(aliases or {})
+        """Public name to identity name."""
+        self._leases: dict[str, set[Lease]] = {}
+        for alias, identity in self.aliases.items():
+            if alias == identity:
+                raise ConfigurationError(f"alias {alias!r} names itself; name an identity", param="aliases")
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Every name that a client may ask for: aliases first, then identities."""
+        return (*self.aliases, *(name for name in self.registry.identity_names if name not in self.aliases))
+
+    def resolve(self, model: str) -> str:
+        """The identity that a model name means; raises `NotFound` naming what there is."""
+        identity = self.aliases.get(model, model)
+        if identity not in self.registry.identity_names:
+            names = ", ".join(self.model_names) or "none yet"
+            raise NotFound(
+                f"model {model!r} does not exist; available: {names}", param="model", code="model_not_found"
+            )
+        return identity
+
+    def choose(self, identity: str, *, without: Collection[str] = ()) -> Route:
+        """The living worker with the fewest unfinished tokens; raises `Unavailable` when there is none.
+
+        Counted are the tokens of the requests that went through this router, which is always fresh; the
+        worker's own count, up to a second old, settles ties.
+        """
+        candidates = [worker for worker in self.registry.serving(identity) if worker.name not in without]
+        if not candidates:
+            raise Unavailable(
+                f"no worker serves {identity} now ({self._why_none(identity)}). Try again soon."
+            )
+        worker = min(candidates, key=self._load)
+        if worker.url is None:
+            raise AssertionError("a living worker has an address")
+        return Route(worker, worker.url, worker.identities[identity])
+
+    @contextmanager
+    def lease(self, worker: str, tokens: int) -> Iterator[Lease]:
+        """Count `tokens` against a worker for the length of the block."""
+        lease = Lease(tokens)
+        leases = self._leases.setdefault(worker, set())
+        leases.add(lease)
+        try:
+            yield lease
+        finally:
+            leases.discard(lease)
+
+    def unfinished_tokens(self, worker: str) -> int:
+        """Tokens that the requests in flight through this router may still cost a worker."""
+        return sum(lease.tokens for lease in self._leases.get(worker, ()))
+
+    def _load(self, worker: Worker) -> tuple[int, int]:
+        reported = worker.status.unfinished_tokens if worker.status is not None else 0
+        return self.unfinished_tokens(worker.name), reported
+
+    def _why_none(self, identity: str) -> str:
+        notes = [
+            f"{worker.name}: {worker.note}"
+            for worker in self.registry.workers
+            if identity in worker.expected or identity in worker.identities
+        ]
+        return "; ".join(notes) or "it has no worker"

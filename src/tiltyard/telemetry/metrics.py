@@ -1,0 +1,77 @@
+"""The gateway's metrics: names, labels and buckets in one place (`docs/http-api.md` has the table).
+
+Labels are bounded: identities and workers are declared ones, codes come from the exception tree;
+nothing that a client writes becomes a label.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+# OpenTelemetry's GenAI buckets, in seconds.
+DURATION_BUCKETS_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+FIRST_TOKEN_BUCKETS_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+
+
+class GatewayMetrics:
+    """All metrics of one gateway, in a registry of its own so that two gateways can live in one process."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.requests = Counter(
+            "tiltyard_generations",
+            "Requests that reached a worker, by how they ended.",
+            ("endpoint", "identity", "outcome"),
+            registry=registry,
+        )
+        self.errors = Counter(
+            "tiltyard_errors", "Requests that ended in an error, by its code.", ("code",), registry=registry
+        )
+        self.in_flight = Gauge(
+            "tiltyard_generations_in_flight", "Requests being answered now.", ("identity",), registry=registry
+        )
+        self.duration_s = Histogram(
+            "tiltyard_generation_duration_seconds",
+            "From the request's arrival to the end of its answer.",
+            ("endpoint", "identity"),
+            buckets=DURATION_BUCKETS_S,
+            registry=registry,
+        )
+        self.first_token_s = Histogram(
+            "tiltyard_time_to_first_token_seconds",
+            "From the request's arrival at the gateway to the first text.",
+            ("endpoint", "identity"),
+            buckets=FIRST_TOKEN_BUCKETS_S,
+            registry=registry,
+        )
+        self.prompt_tokens = Counter(
+            "tiltyard_prompt_tokens", "Prompt tokens of finished requests.", ("identity",), registry=registry
+        )
+        self.cached_tokens = Counter(
+            "tiltyard_cached_prompt_tokens",
+            "Prompt tokens that came from the prefix cache.",
+            ("identity",),
+            registry=registry,
+        )
+        self.completion_tokens = Counter(
+            "tiltyard_completion_tokens", "Tokens answered.", ("identity",), registry=registry
+        )
+        self.retries = Counter(
+            "tiltyard_retries",
+            "Requests given to a second worker because the first died before it sent a byte.",
+            registry=registry,
+        )
+        self.sockets = Gauge("tiltyard_websockets", "Open chat WebSockets.", registry=registry)
+        self.worker_up = Gauge(
+            "tiltyard_worker_up", "1 when the worker may be given work.", ("worker",), registry=registry
+        )
+        self.worker_unfinished = Gauge(
+            "tiltyard_worker_unfinished_tokens",
+            "Tokens that requests in flight through this gateway may still cost the worker.",
+            ("worker",),
+            registry=registry,
+        )
+
+    def exposition(self) -> bytes:
+        """The text format of Prometheus."""
+        return generate_latest(self.registry)

@@ -1,0 +1,152 @@
+"""The interval chart, drawn on the server: Altair describes it, vl-convert turns it into SVG.
+
+Nothing is fetched: vl-convert carries Vega-Lite with it, the data travel in the specification, and addresses of
+other data are refused. Without the two packages the page shows the table and says how to install them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from html import escape
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from tiltyard.errors import Unavailable
+from tiltyard.rating.leaderboard import LeaderboardRow
+
+try:
+    import altair
+    import vl_convert
+except ImportError as missing:
+    CHARTS_MISSING: str | None = missing.name or "altair"
+else:
+    CHARTS_MISSING = None
+
+HOW_TO_INSTALL: Final = "The chart needs two more packages: pip install 'tiltyard[web]'."
+
+Theme: TypeAlias = Literal["light", "dark"]
+Size: TypeAlias = Literal["wide", "narrow"]
+THEMES: Final[tuple[Theme, ...]] = ("light", "dark")
+SIZES: Final[tuple[Size, ...]] = ("wide", "narrow")
+
+_WIDTHS: Final[dict[Size, int]] = {"wide": 860, "narrow": 176}  # of the plot, in px, without labels
+_LABELS: Final[dict[Size, int]] = {"wide": 260, "narrow": 118}  # px for names, longer ones are cut
+_LETTER: Final = 8.2  # px of a wide letter at the label's size: room for fonts that vl-convert cannot measure
+_STEP: Final = 22  # px for each model
+
+# The page's own colours (static/tiltyard.css); an image cannot see them.
+_COLOURS: Final[dict[Theme, dict[str, str]]] = {
+    "light": {"ink": "#17201c", "soft": "#55615b", "rule": "#d8ddd6", "accent": "#1d6b50"},
+    "dark": {"ink": "#e6ebe7", "soft": "#9faca4", "rule": "#2b3530", "accent": "#7cc8a6"},
+}
+_FONT: Final = "system-ui, Roboto, 'Noto Sans', 'Liberation Sans', Arial, sans-serif"
+
+
+class Bar(NamedTuple):
+    """One model in the chart."""
+
+    name: str
+    rating: float
+    lower: float
+    upper: float
+    ranked: bool
+
+
+def bars_of(rows: Sequence[LeaderboardRow]) -> tuple[Bar, ...]:
+    """Take the rows that have a rating, in their order; names that occur twice get their digest behind them."""
+    shown = [row for row in rows if row.rating is not None]
+    names = [row.model.name for row in shown]
+    bars = []
+    for row in shown:
+        name = row.model.name
+        if names.count(name) > 1:
+            name = f"{name} {row.model.key.removeprefix('sha256:')[:8]}"
+        if row.rating is not None and row.lower is not None and row.upper is not None:
+            bars.append(Bar(name, row.rating, row.lower, row.upper, row.status == "ranked"))
+    return tuple(bars)
+
+
+def content_key(bars: Sequence[Bar]) -> str:
+    """Name what a chart shows, for caches."""
+    return hashlib.sha256(json.dumps(bars).encode()).hexdigest()[:16]
+
+
+def describe(bars: Sequence[Bar]) -> str:
+    """Say in words what the chart shows; long charts are cut after eight models."""
+    told = [f"{bar.name} {bar.rating:.0f} ({bar.lower:.0f} to {bar.upper:.0f})" for bar in bars[:8]]
+    rest = f", and {len(bars) - 8} more" if len(bars) > 8 else ""
+    return f"Ratings with 95% intervals: {', '.join(told)}{rest}."
+
+
+@lru_cache(maxsize=64)
+def interval_chart(bars: tuple[Bar, ...], theme: Theme, size: Size) -> str:
+    """Draw ratings and intervals as SVG with a title and a description; blocks for up to a second.
+
+    Raises `Unavailable` when Altair or vl-convert is not installed.
+    """
+    if CHARTS_MISSING is not None:
+        raise Unavailable(f"{CHARTS_MISSING} is not installed. {HOW_TO_INSTALL}", code="charts_missing")
+    svg = vl_convert.vegalite_to_svg(_specification(bars, theme, size), allowed_base_urls=[])
+    words = (
+        '<title id="chart-title">Ratings with 95% intervals</title>'
+        f'<desc id="chart-description">{escape(describe(bars))}</desc>'
+    )
+    head, _, body = svg.partition(">")
+    return f'{head} role="img" aria-labelledby="chart-title chart-description">{words}{body}'
+
+
+def _specification(bars: Sequence[Bar], theme: Theme, size: Size) -> dict[str, object]:
+    colours = _COLOURS[theme]
+    data = altair.InlineData(
+        values=[
+            {
+                "name": bar.name,
+                "rating": bar.rating,
+                "lower": bar.lower,
+                "upper": bar.upper,
+                "kind": "ranked" if bar.ranked else "provisional",
+            }
+            for bar in bars
+        ]
+    )
+    kinds = altair.Scale(domain=["ranked", "provisional"], range=[colours["accent"], colours["soft"]])
+    y = altair.Y("name:N", sort=[bar.name for bar in bars], title=None)
+    colour = altair.Color("kind:N", scale=kinds, legend=None)
+    axis = altair.X("lower:Q", title="rating", scale=altair.Scale(zero=False, nice=True))
+    chart = altair.layer(
+        altair.Chart(data)
+        .mark_rule(strokeWidth=2, strokeCap="round")
+        .encode(y=y, x=axis, x2="upper:Q", color=colour),
+        altair.Chart(data)
+        .mark_point(filled=True, size=60, opacity=1)
+        .encode(y=y, x=altair.X("rating:Q"), color=colour),
+    ).properties(width=_WIDTHS[size], height=altair.Step(_STEP), background="transparent", padding=4)
+    configured = (
+        chart.configure(font=_FONT)
+        .configure_view(stroke=None)
+        .configure_axis(
+            labelColor=colours["soft"],
+            titleColor=colours["soft"],
+            titleFontWeight="normal",
+            gridColor=colours["rule"],
+            domainColor=colours["rule"],
+            tickColor=colours["rule"],
+            labelFontSize=12,
+            titleFontSize=12,
+        )
+        .configure_axisY(
+            labelColor=colours["ink"],
+            labelPadding=10,
+            minExtent=min(_LABELS[size], _LETTER * max((len(bar.name) for bar in bars), default=0)) + 10,
+            labelFontSize=13,
+            labelLimit=_LABELS[size],
+            ticks=False,
+            domain=False,
+            grid=False,
+        )
+        .configure_axisX(tickCount=8 if size == "wide" else 3, format="d")
+    )
+    specification: dict[str, object] = configured.to_dict()
+    return specification

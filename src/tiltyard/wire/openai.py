@@ -1,0 +1,334 @@
+"""The requests of OpenAI's API that we honour, field by field; every other field is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from tiltyard.errors import InvalidRequest
+from tiltyard.identity.canonical import Json
+from tiltyard.identity.manifest import DefaultSampling
+from tiltyard.wire.problems import NOT_SUPPORTED, parse_object, problem
+
+MAX_CHOICES = 16
+MAX_STOPS = 4
+MAX_STOP_CHARACTERS = 1_000
+MAX_TOP_LOGPROBS = 20
+MAX_BIASES = 1_024
+MAX_TOKEN_ID = 2**31
+MAX_MESSAGES = 4_096
+MAX_SEED = 2**53 - 1
+"""The largest integer that every JSON reader keeps exactly."""
+MAX_USER_CHARACTERS = 256
+
+# What OpenAI's API knows and we do not honour yet, with the values that ask for nothing and are accepted.
+CHAT_REFUSED: Mapping[str, tuple[Json, ...]] = {
+    "audio": (),
+    "function_call": ("none",),
+    "functions": ([],),
+    "metadata": ({},),
+    "modalities": (["text"],),
+    "moderation": (),
+    "parallel_tool_calls": (True,),
+    "prediction": (),
+    "prompt_cache_key": (),
+    "prompt_cache_options": (),
+    "prompt_cache_retention": (),
+    "reasoning_effort": ("none",),
+    "response_format": ({"type": "text"},),
+    "safety_identifier": (),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "verbosity": (),
+    "web_search_options": (),
+}
+COMPLETION_REFUSED: Mapping[str, tuple[Json, ...]] = {"best_of": (1,), "echo": (False,), "suffix": ("",)}
+MESSAGE_REFUSED: Mapping[str, tuple[Json, ...]] = {
+    "annotations": ([],),
+    "audio": (),
+    "function_call": (),
+    "name": (),
+    "refusal": (),
+    "tool_call_id": (),
+    "tool_calls": ([],),
+}
+
+
+class Strict(BaseModel):
+    """No coercion, no unknown fields."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
+
+
+def _drop_what_asks_for_nothing(
+    value: object, known: Mapping[str, object], refused: Mapping[str, tuple[Json, ...]]
+) -> object:
+    """Leave out nulls and neutral values of known fields; refuse the rest of what we do not honour."""
+    if not isinstance(value, dict):
+        return value
+    kept: dict[str, object] = {}
+    for name, member in value.items():
+        if member is None and (name in known or name in refused):
+            continue
+        if name in refused:
+            neutral = refused[name]
+            if member in neutral and not (
+                isinstance(member, bool) ^ any(isinstance(v, bool) for v in neutral)
+            ):
+                continue
+            accepted = f" (only {', '.join(map(repr, neutral))})" if neutral else ""
+            raise PydanticCustomError(
+                NOT_SUPPORTED, "not supported yet{accepted}; remove it", {"accepted": accepted, "field": name}
+            )
+        kept[name] = member
+    return kept
+
+
+def _join_parts(value: object) -> object:
+    """Turn a list of text parts into one string, joined by line feeds; other parts are refused."""
+    if not isinstance(value, list):
+        return value
+    texts: list[str] = []
+    for index, part in enumerate(value):
+        if not isinstance(part, dict) or part.get("type") != "text":
+            kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+            raise PydanticCustomError(
+                NOT_SUPPORTED,
+                "part {index} is of type {kind}; only parts of type 'text' are supported yet",
+                {"index": index, "kind": repr(kind)},
+            )
+        if not isinstance(part.get("text"), str) or len(part) != 2:
+            raise PydanticCustomError(
+                "text_part", "part {index} must be {{'type': 'text', 'text': a string}}", {"index": index}
+            )
+        texts.append(part["text"])
+    return "\n".join(texts)
+
+
+def _role(value: object) -> object:
+    """`developer` is OpenAI's newer word for `system`; the models here were trained with `system`."""
+    if value in ("tool", "function"):
+        raise PydanticCustomError(
+            NOT_SUPPORTED, "messages of role {role} are not supported yet", {"role": value}
+        )
+    return "system" if value == "developer" else value
+
+
+def _one_or_more(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _one_prompt(value: object) -> object:
+    """`["text"]` and `[[1, 2]]` are one prompt; several prompts are refused."""
+    if isinstance(value, list) and value and isinstance(value[0], (str, list)):
+        if len(value) > 1:
+            raise PydanticCustomError(
+                NOT_SUPPORTED, "{count} prompts in one request are not supported yet; send them one by one",
+                {"count": len(value)},
+            )  # fmt: skip
+        value = value[0]
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not value or not all(_is_token_id(item) for item in value):
+        raise PydanticCustomError("prompt_type", "it must be a string or a list of one or more token ids")
+    return value
+
+
+def _is_token_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_TOKEN_ID
+
+
+def _token_ids(value: object) -> object:
+    if isinstance(value, dict):
+        for key in value:
+            if not (isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) <= 9):
+                raise PydanticCustomError("token_id", "{key} is not a token id", {"key": repr(key)})
+    return value
+
+
+class ChatMessage(Strict):
+    """One message; content parts have been joined to one string."""
+
+    role: Annotated[Literal["system", "user", "assistant"], BeforeValidator(_role)]
+    content: Annotated[str, BeforeValidator(_join_parts)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _prepare(cls, value: object) -> object:
+        return _drop_what_asks_for_nothing(value, {}, MESSAGE_REFUSED)
+
+
+class StreamOptions(Strict):
+    """`stream_options`."""
+
+    include_usage: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _prepare(cls, value: object) -> object:
+        return _drop_what_asks_for_nothing(value, cls.model_fields, {"include_obfuscation": (False,)})
+
+
+class SamplingRequest(Strict):
+    """What chat and plain completions share; `None` means that the identity's default applies."""
+
+    REFUSED: ClassVar[Mapping[str, tuple[Json, ...]]] = {}
+
+    model: str = Field(min_length=1, max_length=256)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: int = Field(default=1, ge=1, le=MAX_CHOICES)
+    max_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=0, le=2**31 - 1)
+    """0 switches it off."""
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    repetition_penalty: float | None = Field(default=None, gt=0, le=10)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    seed: int | None = Field(default=None, ge=0, le=MAX_SEED)
+    stop: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARACTERS)]],
+        BeforeValidator(_one_or_more),
+        Field(max_length=MAX_STOPS),
+    ] = []
+    logit_bias: Annotated[
+        dict[str, Annotated[float, Field(ge=-100, le=100)]],
+        BeforeValidator(_token_ids),
+        Field(max_length=MAX_BIASES),
+    ] = {}
+    user: str | None = Field(
+        default=None, min_length=1, max_length=MAX_USER_CHARACTERS, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$"
+    )
+    """The data subject: the words of this request are kept under this person's key."""
+    ignore_eos: bool = False
+    """Go on to `max_tokens` whatever the model says; for load tests."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _prepare(cls, value: object) -> object:
+        return _drop_what_asks_for_nothing(value, cls.model_fields, cls.REFUSED)
+
+    @model_validator(mode="after")
+    def _check_stream_options(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequest("stream_options is only for stream: true; remove it", param="stream_options")
+        return self
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether the client wants the usage frame of a stream."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def answer_tokens(self) -> int | None:
+        """The largest number of tokens of one answer, if the request names one."""
+        return self.max_tokens
+
+    def effective_sampling(self, defaults: DefaultSampling) -> DefaultSampling:
+        """The request's values over the identity's defaults."""
+        names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+                 "frequency_penalty")  # fmt: skip
+        given: dict[str, object] = {
+            name: value for name in names if (value := getattr(self, name)) is not None
+        }
+        if self.answer_tokens is not None:
+            given["max_tokens"] = self.answer_tokens
+        return defaults.model_copy(update=given)
+
+    def _sampling_json(self) -> dict[str, Json]:
+        value: dict[str, Json] = self.model_dump(
+            mode="json",
+            exclude_none=True,
+            exclude_defaults=True,
+            exclude={"stream", "stream_options", "max_completion_tokens", "user"},
+        )
+        if self.answer_tokens is not None:
+            value["max_tokens"] = self.answer_tokens
+        return value
+
+    def to_worker(self, *, identity: str, seed: int) -> dict[str, Json]:
+        """The body for a worker: the identity's name and the seed filled in, always streamed with usage."""
+        body = self._sampling_json()
+        body |= {"model": identity, "seed": seed, "stream": True, "stream_options": {"include_usage": True}}
+        return body
+
+
+class ChatCompletionRequest(SamplingRequest):
+    """`POST /v1/chat/completions`."""
+
+    REFUSED = CHAT_REFUSED
+
+    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    logprobs: bool = False
+    top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
+
+    @model_validator(mode="after")
+    def _check_pairs(self) -> Self:
+        if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):
+            raise InvalidRequest(
+                f"max_tokens is {self.max_tokens} and max_completion_tokens {self.max_completion_tokens}; "
+                "they mean the same here: send one",
+                param="max_tokens",
+            )
+        if self.top_logprobs is not None and not self.logprobs:
+            raise InvalidRequest(
+                f"top_logprobs is {self.top_logprobs} without logprobs: true", param="top_logprobs"
+            )
+        return self
+
+    @property
+    def answer_tokens(self) -> int | None:
+        """The larger name wins nothing: both names mean the same and agree."""
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def served_prompt(self) -> dict[str, Json]:
+        """What the vault keeps as the prompt."""
+        return {"messages": [message.model_dump() for message in self.messages]}
+
+
+class CompletionRequest(SamplingRequest):
+    """`POST /v1/completions`: one prompt, as text or as token ids."""
+
+    REFUSED = COMPLETION_REFUSED
+
+    prompt: Annotated[str | list[int], BeforeValidator(_one_prompt)]
+    logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
+
+    @property
+    def served_prompt(self) -> dict[str, Json]:
+        """What the vault keeps as the prompt."""
+        return {"prompt": self.prompt}
+
+
+def parse_chat_request(body: bytes) -> ChatCompletionRequest:
+    """Read and check a chat request; raises `InvalidRequest` or `UnknownField` naming the field.
+
+    >>> parse_chat_request(b'{"model": "m", "messages": [{"role": "user", "content": "Hi"}]}').model
+    'm'
+    """
+    return chat_request(parse_object(body))
+
+
+def chat_request(value: Mapping[str, Json]) -> ChatCompletionRequest:
+    """Check a chat request that was read already."""
+    try:
+        return ChatCompletionRequest.model_validate(dict(value))
+    except ValidationError as error:
+        raise problem(error, ChatCompletionRequest.model_fields) from error
+
+
+def parse_completion_request(body: bytes) -> CompletionRequest:
+    """Read and check a plain completion request; raises as `parse_chat_request` does."""
+    try:
+        return CompletionRequest.model_validate(parse_object(body))
+    except ValidationError as error:
+        raise problem(error, CompletionRequest.model_fields) from error

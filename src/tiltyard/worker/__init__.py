@@ -1,0 +1,1 @@
+"""One engine behind a socket: load, warm, stream, cancel."""

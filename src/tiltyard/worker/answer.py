@@ -1,0 +1,253 @@
+"""One request being answered: from prompt tokens and settings to visible text, choice by choice.
+
+Used by the server and by `LocalModel` alike, so a replay takes the same path as the answer it repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from tiltyard.engine.request import EmittedToken, EngineRequest, SamplingSettings
+from tiltyard.identity.canonical import Digest, digest_of_json
+from tiltyard.identity.manifest import DefaultSampling
+from tiltyard.wire.worker import FinishedAnswer, FinishedChoice
+from tiltyard.worker.text import TextStream
+
+SEED_SPAN = 1 << 64
+
+
+class TokenSpelling(Protocol):
+    """What an answer needs of the tokenizer."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The UTF-8 bytes that a token stands for; not always whole characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPlan:
+    """Everything that decides an answer. `sampling.max_tokens` has been resolved to a number."""
+
+    generation: str
+    identity: str
+    behaviour: Digest
+    deployment: Digest
+    tenant: str
+    prompt: tuple[int, ...]
+    sampling: DefaultSampling
+    seed: int
+    stop_ids: frozenset[int]
+    stop: tuple[str, ...] = ()
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    n: int = 1
+    top_logprobs: int | None = None
+
+    def engine_requests(self) -> tuple[EngineRequest, ...]:
+        """One request a choice; choice `i` draws from seed `seed + i` (modulo 2^64)."""
+        s = self.sampling
+        return tuple(
+            EngineRequest(
+                request_id=f"{self.generation}/{index}",
+                prompt=self.prompt,
+                sampling=SamplingSettings(
+                    temperature=s.temperature,
+                    top_p=s.top_p,
+                    top_k=s.top_k,
+                    min_p=s.min_p,
+                    repetition_penalty=s.repetition_penalty,
+                    presence_penalty=s.presence_penalty,
+                    frequency_penalty=s.frequency_penalty,
+                    logit_bias=self.logit_bias,
+                    seed=(self.seed + index) % SEED_SPAN,
+                ),
+                max_tokens=s.max_tokens or 1,
+                stop_ids=self.stop_ids,
+                namespace=f"{self.behaviour}/{self.tenant}",
+                top_logprobs=self.top_logprobs,
+            )
+            for index in range(self.n)
+        )
+
+
+class ScoredToken(NamedTuple):
+    """A token with its log-probability, for `logprobs`."""
+
+    spelling: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...]
+    text_offset: int
+    """Characters of the answer before this token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What one token changed for the reader."""
+
+    index: int
+    text: str
+    scored: Sequence[ScoredToken]
+    token_ids: Sequence[int]
+    """Tokens since the last update; those of text that is held back come with it."""
+    finish_reason: str | None
+    first: bool
+    """The first update of this choice."""
+    cancel: bool
+    """The engine does not know that the answer is over: cancel its request."""
+
+
+class Choice:
+    """One of the `n` answers."""
+
+    def __init__(
+        self, index: int, request: EngineRequest, spelling: TokenSpelling, stop: Sequence[str]
+    ) -> None:
+        self.index = index
+        self.request = request
+        self.token_ids: list[int] = []
+        self.finish_reason: str | None = None
+        self.stop_match: str | None = None
+        self.admitted = False
+        """Whether the engine has begun to work on it."""
+        self._spelling = spelling
+        self._stream = TextStream(stop)
+        self._text: list[str] = []
+        self._unshown: list[tuple[int, ScoredToken]] = []  # (characters up to its end, token)
+        self._begun = False
+        self._told = 0  # token ids that updates have carried
+
+    @property
+    def text(self) -> str:
+        """The visible text so far."""
+        return "".join(self._text)
+
+    def accept(self, token: EmittedToken) -> Update | None:
+        """Take one token; `None` if there is nothing new to see."""
+        if self.finish_reason is not None:
+            return None
+        self.token_ids.append(token.token)
+        ended_by_token = token.finish == "stop"
+        offset = self._stream.characters
+        piece = self._stream.push(b"" if ended_by_token else self._spelling.token_bytes(token.token))
+        text, match = piece
+        if match is None and token.finish is not None:
+            tail = self._stream.finish()
+            text, match = text + tail.text, tail.stop_match
+        if match is not None:
+            self.finish_reason, self.stop_match = "stop", match
+        else:
+            self.finish_reason = token.finish
+        if token.logprob is not None and not ended_by_token:
+            self._unshown.append((self._stream.characters, self._score(token, token.logprob, offset)))
+        return self._update(text, cancel=match is not None and token.finish is None)
+
+    def _update(self, text: str, *, cancel: bool) -> Update | None:
+        if text:
+            self._text.append(text)
+        shown = self._stream.characters - self._stream.held
+        over = self.finish_reason is not None
+        scored = [entry for end, entry in self._unshown if over or end <= shown]
+        del self._unshown[: len(scored)]
+        if not (text or scored or over):
+            return None
+        first, self._begun = not self._begun, True
+        token_ids, self._told = self.token_ids[self._told :], len(self.token_ids)
+        return Update(
+            index=self.index,
+            text=text,
+            scored=scored,
+            token_ids=token_ids,
+            finish_reason=self.finish_reason,
+            first=first,
+            cancel=cancel,
+        )
+
+    def _score(self, token: EmittedToken, logprob: float, offset: int) -> ScoredToken:
+        spell = self._spelling.token_bytes
+        top = tuple((spell(other), value) for other, value in token.top or ())
+        return ScoredToken(spell(token.token), logprob, top, offset)
+
+
+class Answer:
+    """All choices of one request, with what is known when they have ended. Times are seconds of one clock."""
+
+    def __init__(self, plan: AnswerPlan, spelling: TokenSpelling, *, submitted_s: float) -> None:
+        self.plan = plan
+        self.choices = tuple(
+            Choice(index, request, spelling, plan.stop)
+            for index, request in enumerate(plan.engine_requests())
+        )
+        self.cached_tokens: int | None = None
+        self.submitted_s = submitted_s
+        self.admitted_s: float | None = None
+        self.first_token_s: float | None = None
+        self.finished_s: float | None = None
+        self._peak_blocks: dict[str, int] = {}
+        self._by_request: Mapping[str, Choice] = {c.request.request_id: c for c in self.choices}
+
+    @property
+    def finished(self) -> bool:
+        """Whether every choice has ended."""
+        return self.finished_s is not None
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens generated, stop tokens included."""
+        return sum(len(choice.token_ids) for choice in self.choices)
+
+    def admit(self, request_id: str, at_s: float) -> bool:
+        """The engine has begun to work on a choice; False if it had done so before (and was preempted)."""
+        if self.admitted_s is None:
+            self.admitted_s = at_s
+        choice = self._by_request[request_id]
+        news, choice.admitted = not choice.admitted, True
+        return news
+
+    def accept(self, token: EmittedToken, at_s: float) -> Update | None:
+        """Take one token of one choice."""
+        choice = self._by_request[token.request_id]
+        if self.first_token_s is None:
+            self.first_token_s = at_s
+            self.cached_tokens = token.cached_tokens
+        self._peak_blocks[token.request_id] = token.kv_blocks
+        update = choice.accept(token)
+        if not self.finished and all(c.finish_reason is not None for c in self.choices):
+            self.finished_s = at_s
+        return update
+
+    def unfinished_request_ids(self) -> list[str]:
+        """Requests that the engine may still be working on."""
+        return [c.request.request_id for c in self.choices if c.finish_reason is None]
+
+    def outcome(self) -> FinishedAnswer:
+        """The facts of a finished answer."""
+        plan = self.plan
+        admitted = self.submitted_s if self.admitted_s is None else self.admitted_s
+        first = admitted if self.first_token_s is None else self.first_token_s
+        finished = first if self.finished_s is None else self.finished_s
+        return FinishedAnswer(
+            identity=plan.identity,
+            behaviour=plan.behaviour,
+            deployment=plan.deployment,
+            sampling=plan.sampling,
+            seed=plan.seed,
+            prompt_tokens=len(plan.prompt),
+            cached_tokens=self.cached_tokens or 0,
+            completion_tokens=self.completion_tokens,
+            prompt_token_digest=digest_of_json(plan.prompt),
+            choices=tuple(
+                FinishedChoice(
+                    index=c.index,
+                    text=c.text,
+                    token_ids=tuple(c.token_ids),
+                    finish_reason="length" if c.finish_reason == "length" else "stop",
+                    stop_match=c.stop_match,
+                )
+                for c in self.choices
+            ),
+            queue_ms=(admitted - self.submitted_s) * 1e3,
+            prefill_ms=(first - admitted) * 1e3,
+            decode_ms=(finished - first) * 1e3,
+            time_to_first_token_ms=None if self.first_token_s is None else (first - self.submitted_s) * 1e3,
+            peak_kv_blocks=sum(self._peak_blocks.values()),
+        )

@@ -1,0 +1,258 @@
+"""The worker's doors: OpenAI's two endpoints, and what the fleet asks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from uuid import uuid4
+
+import orjson
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from tiltyard.errors import InvalidRequest, TiltyardError, Unavailable, to_http
+from tiltyard.wire.openai import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    parse_chat_request,
+    parse_completion_request,
+)
+from tiltyard.wire.worker import HEADER_GENERATION, HEADER_IDENTITY, HEADER_TENANT, WorkerStatus
+from tiltyard.worker.answer import AnswerPlan
+from tiltyard.worker.frames import ChatFraming, CompletionFraming, Framing
+from tiltyard.worker.host import AnswerRequest, ModelHost, ServedIdentity
+from tiltyard.worker.metrics import CONTENT_TYPE
+from tiltyard.worker.service import LiveAnswer, WorkerService
+
+MAX_BODY_BYTES = 16 << 20
+
+
+class WorkerDoors:
+    """The routes of one worker; `service` is there once the model is loaded."""
+
+    def __init__(self, worker: str) -> None:
+        self.worker = worker
+        self.service: WorkerService | None = None
+
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        return Starlette(
+            routes=[
+                Route("/v1/chat/completions", self.chat, methods=["POST"]),
+                Route("/v1/completions", self.completions, methods=["POST"]),
+                Route("/v1/models", self.models),
+                Route("/worker", self.status),
+                Route("/worker/drain", self.drain, methods=["POST"]),
+                Route("/health", self.health),
+                Route("/ready", self.ready),
+                Route("/metrics", self.metrics),
+            ],
+            exception_handlers={TiltyardError: _error_response},
+        )
+
+    async def chat(self, request: Request) -> Response:
+        """`POST /v1/chat/completions`."""
+        service = self._loaded()
+        body = parse_chat_request(await _body(request))
+        identity = service.host.identity(body.model)
+        messages = [message.model_dump() for message in body.messages]
+        prompt = service.host.encode_chat(identity, messages)
+        top_logprobs = (body.top_logprobs or 0) if body.logprobs else None
+        try:
+            plan = _plan(
+                service.host, identity, prompt, body=body, headers=request.headers, top_logprobs=top_logprobs
+            )
+        except InvalidRequest as error:
+            error.param = "messages" if error.param == "prompt" else error.param
+            raise
+        return self._answer(service, plan, ChatFraming, stream=body.stream)
+
+    async def completions(self, request: Request) -> Response:
+        """`POST /v1/completions`."""
+        service = self._loaded()
+        body = parse_completion_request(await _body(request))
+        identity = service.host.identity(body.model)
+        prompt = service.host.encode_text(body.prompt)
+        plan = _plan(
+            service.host, identity, prompt, body=body, headers=request.headers, top_logprobs=body.logprobs
+        )
+        return self._answer(service, plan, CompletionFraming, stream=body.stream)
+
+    async def models(self, _: Request) -> Response:
+        """`GET /v1/models`."""
+        entries = [
+            {
+                "id": identity.name,
+                "object": "model",
+                "created": 0,
+                "owned_by": identity.declaration.organization or "tiltyard",
+                "tiltyard": {
+                    "behaviour": identity.behaviour_digest,
+                    "deployment": identity.deployment.digest,
+                },
+            }
+            for identity in self._loaded().host.identities.values()
+        ]
+        return JSONResponse({"object": "list", "data": entries})
+
+    async def status(self, _: Request) -> Response:
+        """`GET /worker`."""
+        if self.service is not None:
+            return _json(self.service.status())
+        return _json(
+            WorkerStatus(
+                worker=self.worker,
+                state="loading",
+                identities=(),
+                unfinished_tokens=0,
+                running=0,
+                waiting=0,
+                kv_blocks_used=0,
+                kv_blocks_cached=0,
+                kv_blocks_total=0,
+                last_step_age_ms=None,
+            )
+        )
+
+    async def drain(self, _: Request) -> Response:
+        """`POST /worker/drain`: finish what runs, refuse what comes, then exit."""
+        service = self._loaded()
+        # After this response has gone out, lest an idle worker exits before it answers.
+        asyncio.get_running_loop().call_soon(service.drain)
+        service.draining = True
+        return _json(service.status())
+
+    async def health(self, _: Request) -> Response:
+        """`GET /health`: the process lives and its engine has not failed."""
+        dead = self.service is not None and self.service.dead
+        return JSONResponse({"status": "failed" if dead else "alive"}, 503 if dead else 200)
+
+    async def ready(self, _: Request) -> Response:
+        """`GET /ready`: would a request be served now?"""
+        ready = self.service is not None and self.service.ready
+        return JSONResponse({"ready": ready}, 200 if ready else 503)
+
+    async def metrics(self, _: Request) -> Response:
+        """`GET /metrics`."""
+        service = self._loaded()
+        return Response(service.metrics.exposition(service.state), media_type=CONTENT_TYPE)
+
+    def _loaded(self) -> WorkerService:
+        if self.service is None:
+            raise Unavailable(f"worker {self.worker} is still loading its model; try again shortly")
+        return self.service
+
+    def _answer(
+        self, service: WorkerService, plan: AnswerPlan, framing: type[Framing], *, stream: bool
+    ) -> Response:
+        created_s = int(time.time())
+        live = service.begin(plan, lambda answer: framing(answer, created_s), stream=stream)
+        return AnswerResponse(service, live, stream=stream)
+
+
+class AnswerResponse(Response):
+    """Sends an answer as it comes and watches for the reader to leave; one task an answer, none a token."""
+
+    def __init__(self, service: WorkerService, live: LiveAnswer, *, stream: bool) -> None:
+        super().__init__()
+        self._service = service
+        self._live = live
+        self._stream = stream
+
+    async def __call__(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """ASGI."""
+        watcher = asyncio.create_task(_watch(receive, self._live))
+        try:
+            await self._send_all(send)
+        finally:
+            watcher.cancel()
+            self._service.close(self._live)
+
+    async def _send_all(self, send: Send) -> None:
+        live, started = self._live, False
+        while (data := await live.frames()) is not None:
+            if not started:
+                await send({"type": "http.response.start", "status": 200, "headers": self._head()})
+                started = True
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+        if live.abandoned:
+            return
+        if live.failure is not None:
+            raise live.failure
+        await send({"type": "http.response.body", "body": b""})
+
+    def _head(self) -> list[tuple[bytes, bytes]]:
+        plan = self._live.answer.plan
+        return [
+            (b"content-type", b"text/event-stream; charset=utf-8" if self._stream else b"application/json"),
+            (b"cache-control", b"no-store"),
+            (HEADER_GENERATION.encode(), plan.generation.encode()),
+            (HEADER_IDENTITY.encode(), plan.behaviour.encode()),
+        ]
+
+
+async def _watch(receive: Receive, live: LiveAnswer) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    live.abandon()
+
+
+def _plan(
+    host: ModelHost,
+    identity: ServedIdentity,
+    prompt: list[int],
+    *,
+    body: ChatCompletionRequest | CompletionRequest,
+    headers: Mapping[str, str],
+    top_logprobs: int | None,
+) -> AnswerPlan:
+    if body.seed is None:
+        raise InvalidRequest(
+            "a worker needs a seed; the gateway draws one when the client sends none", param="seed"
+        )
+    return host.plan(
+        identity,
+        prompt,
+        AnswerRequest(
+            generation=headers.get(HEADER_GENERATION) or f"gen_{uuid4().hex}",
+            tenant=headers.get(HEADER_TENANT) or "default",
+            sampling=body.effective_sampling(identity.resolved.behaviour.default_sampling),
+            seed=body.seed,
+            stop=tuple(body.stop),
+            logit_bias={int(token): bias for token, bias in body.logit_bias.items()},
+            n=body.n,
+            top_logprobs=top_logprobs,
+            ignore_stop_ids=body.ignore_eos,
+        ),
+    )
+
+
+async def _body(request: Request) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MAX_BODY_BYTES:
+            raise InvalidRequest(f"the request body is larger than {MAX_BODY_BYTES:,} bytes; send less")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _json(model: WorkerStatus) -> Response:
+    return Response(orjson.dumps(model.model_dump(mode="json")), media_type="application/json")
+
+
+async def _error_response(_: Request, error: Exception) -> Response:
+    if not isinstance(error, TiltyardError):
+        raise error
+    status, headers, body = to_http(error)
+    return JSONResponse(body, status, headers)

@@ -1,0 +1,253 @@
+"""A model in memory with the identities made from it, and the way from a request to a plan."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tiltyard import __version__
+from tiltyard.engine.engine import Engine, EngineConfig, Observer
+from tiltyard.errors import ConfigurationError, ContextTooLong, NotFound
+from tiltyard.identity.canonical import Digest, digest_of_file
+from tiltyard.identity.declaration import IdentityDeclaration
+from tiltyard.identity.manifest import DefaultSampling, Deployment
+from tiltyard.identity.store import IdentityStore
+from tiltyard.kernels import BLOCK_TOKENS, NativeModel, choose_isa
+from tiltyard.models.gguf import GgufFile
+from tiltyard.models.load import load_native
+from tiltyard.models.prompt import prompt_ids
+from tiltyard.models.resolve import ResolvedIdentity, render_prompt, resolve
+from tiltyard.models.tokenizer import Tokenizer
+from tiltyard.wire.worker import IdentityStatus
+from tiltyard.worker.answer import AnswerPlan
+
+Progress = Callable[[int, int], None]
+"""`(bytes packed, bytes in all)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """How a model is held; nothing here can change a token."""
+
+    threads: int
+    isa: str = "auto"
+    kv_memory_bytes: int = 256 << 20
+    max_batch_tokens: int = 256
+    max_sequences: int = 64
+
+
+@dataclass(frozen=True)
+class ServedIdentity:
+    """One identity over the loaded model."""
+
+    name: str
+    declaration: IdentityDeclaration
+    resolved: ResolvedIdentity
+    deployment: Deployment
+
+    @property
+    def behaviour_digest(self) -> Digest:
+        """What votes attach to."""
+        return self.resolved.behaviour.digest
+
+    def status(self, max_context_tokens: int) -> IdentityStatus:
+        """The identity's part of `GET /worker`."""
+        return IdentityStatus(
+            name=self.name,
+            behaviour=self.behaviour_digest,
+            deployment=self.deployment.digest,
+            behaviour_manifest=self.resolved.behaviour,
+            deployment_manifest=self.deployment,
+            declaration=self.declaration,
+            max_context_tokens=max_context_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRequest:
+    """What a caller asks for, beside the prompt; `sampling` already holds the identity's defaults."""
+
+    generation: str
+    tenant: str
+    sampling: DefaultSampling
+    seed: int
+    stop: tuple[str, ...] = ()
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    n: int = 1
+    top_logprobs: int | None = None
+    ignore_stop_ids: bool = False
+
+
+class ModelHost:
+    """One model file, loaded once, and the identities that share it."""
+
+    def __init__(
+        self,
+        *,
+        native: NativeModel,
+        tokenizer: Tokenizer,
+        identities: Mapping[str, ServedIdentity],
+        config: EngineConfig,
+    ) -> None:
+        self.native = native
+        self.tokenizer = tokenizer
+        self.identities = identities
+        self.config = config
+        self.engine = Engine(native, config)
+
+    @property
+    def max_context_tokens(self) -> int:
+        """Most tokens of prompt and answer together: what the model knows and the KV memory holds."""
+        return min(self.config.max_context, self.config.kv_blocks * BLOCK_TOKENS + 1)
+
+    def identity(self, name: str) -> ServedIdentity:
+        """Find an identity by name; raises `NotFound`."""
+        if (identity := self.identities.get(name)) is None:
+            known = ", ".join(sorted(self.identities))
+            raise NotFound(
+                f"model {name!r} is not served here; known: {known}", param="model", code="model_not_found"
+            )
+        return identity
+
+    def encode_chat(self, identity: ServedIdentity, messages: Sequence[Mapping[str, object]]) -> list[int]:
+        """Messages to prompt tokens, as the identity's template says."""
+        return render_prompt(identity.resolved, self.tokenizer, messages)
+
+    def encode_text(self, prompt: str | Sequence[int]) -> list[int]:
+        """A plain prompt to tokens; token ids stay as they are."""
+        if not isinstance(prompt, str):
+            return list(prompt)
+        return prompt_ids(self.tokenizer, prompt, special=True)
+
+    def plan(self, identity: ServedIdentity, prompt: Sequence[int], request: AnswerRequest) -> AnswerPlan:
+        """Fix everything that decides the answer; `ContextTooLong` or `InvalidRequest` if it cannot run.
+
+        Without `max_tokens` an answer may fill the context.
+        """
+        room = self.max_context_tokens - len(prompt)
+        if room < 1:
+            raise ContextTooLong(
+                f"prompt has {len(prompt):,} tokens; {identity.name} accepts "
+                f"{self.max_context_tokens - 1:,}. Shorten it.",
+                param="prompt",
+            )
+        sampling = request.sampling.model_copy(update={"max_tokens": request.sampling.max_tokens or room})
+        plan = AnswerPlan(
+            generation=request.generation,
+            identity=identity.name,
+            behaviour=identity.behaviour_digest,
+            deployment=identity.deployment.digest,
+            tenant=request.tenant,
+            prompt=tuple(prompt),
+            sampling=sampling,
+            seed=request.seed,
+            stop_ids=frozenset() if request.ignore_stop_ids else self.tokenizer.stop_ids,
+            stop=request.stop,
+            logit_bias=tuple(sorted(request.logit_bias.items())),
+            n=request.n,
+            top_logprobs=request.top_logprobs,
+        )
+        self.engine.check(plan.engine_requests()[0])
+        return plan
+
+
+def load_host(
+    model_path: Path,
+    identities: Mapping[str, IdentityDeclaration],
+    settings: HostSettings,
+    *,
+    base_dir: Path | None = None,
+    store: IdentityStore | None = None,
+    progress: Progress | None = None,
+    observe: Observer | None = None,
+) -> ModelHost:
+    """Load a model file and resolve the identities; manifests and artifacts go into `store` if given.
+
+    All identities must agree in quantization and KV precision, since they share the weights in memory.
+    Raises `ConfigurationError` if they do not, `ModelRejected` if the file is not fit.
+    """
+    first = _one_way_of_holding(identities)
+    weights_digest = digest_of_file(model_path)
+    with GgufFile.open(model_path) as gguf:
+        tokenizer = Tokenizer.from_gguf(gguf)
+        resolved = {
+            name: resolve(declaration, gguf, weights_digest, base_dir or model_path.parent)
+            for name, declaration in identities.items()
+        }
+        architecture = next(iter(resolved.values())).architecture
+        native = load_native(
+            gguf,
+            architecture,
+            quantization=first.quantization,
+            threads=settings.threads,
+            isa=choose_isa(settings.isa),
+            progress=progress,
+        )
+    native.allocate_kv(1, first.kv_precision)  # to learn the size of a block
+    bytes_a_block = native.kv_bytes_per_block
+    blocks = settings.kv_memory_bytes // bytes_a_block
+    if blocks < 1:
+        raise ConfigurationError(
+            f"kv_memory_mb leaves {settings.kv_memory_bytes:,} bytes; a block of {BLOCK_TOKENS} tokens takes "
+            f"{bytes_a_block:,}. Raise kv_memory_mb.",
+            param="kv_memory_mb",
+        )
+    native.allocate_kv(blocks, first.kv_precision)
+    config = EngineConfig(
+        kv_blocks=blocks,
+        max_batch_tokens=settings.max_batch_tokens,
+        max_sequences=min(settings.max_sequences, settings.max_batch_tokens),
+        vocab_size=architecture.vocab_size,
+        max_context=architecture.max_positions,
+        observe=observe,
+    )
+    served = {
+        name: ServedIdentity(
+            name, identities[name], one, _deployment(one.behaviour.digest, native, config, hardware_name())
+        )
+        for name, one in resolved.items()
+    }
+    if store is not None:
+        for identity in served.values():
+            identity.resolved.put_artifacts(store)
+            store.put_manifest(identity.resolved.behaviour)
+            store.put_manifest(identity.deployment)
+    return ModelHost(native=native, tokenizer=tokenizer, identities=served, config=config)
+
+
+def hardware_name() -> str:
+    """Architecture and CPU model, for the deployment manifest."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return f"{platform.machine()} {model}".strip()
+
+
+def _one_way_of_holding(identities: Mapping[str, IdentityDeclaration]) -> IdentityDeclaration:
+    if not identities:
+        raise ConfigurationError("a worker needs at least one identity", param="identities")
+    ways = {(d.quantization, d.kv_precision) for d in identities.values()}
+    if len(ways) > 1:
+        raise ConfigurationError(
+            f"identities {', '.join(sorted(identities))} differ in quantization or kv_precision and cannot "
+            "share one worker; start a worker for each",
+            param="identities",
+        )
+    return next(iter(identities.values()))
+
+
+def _deployment(behaviour: Digest, native: NativeModel, config: EngineConfig, hardware: str) -> Deployment:
+    return Deployment(
+        behaviour=behaviour,
+        engine_build=f"tiltyard {__version__}",
+        isa=native.isa,
+        threads=native.threads,
+        block_tokens=BLOCK_TOKENS,
+        kv_blocks=config.kv_blocks,
+        max_batch_tokens=config.max_batch_tokens,
+        hardware=hardware,
+    )

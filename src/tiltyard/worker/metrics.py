@@ -1,0 +1,181 @@
+"""What `/metrics` says: under vLLM's names, so that dashboards work, and under our own where it has none."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from tiltyard.engine.request import EngineCounters
+from tiltyard.worker.answer import Answer
+from tiltyard.worker.loop import EngineState, StepReport
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+# Seconds; vLLM's buckets for the same names, shortened.
+FIRST_TOKEN_BUCKETS = (
+    0.005,
+    0.01,
+    0.02,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    1,
+    2.5,
+    5,
+    7.5,
+    10,
+    20,
+    40,
+    80,
+)
+INTER_TOKEN_BUCKETS = (
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.75,
+    1,
+    2.5,
+    5,
+    10,
+)
+REQUEST_BUCKETS = (0.1, 0.3, 0.5, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240)
+TOKEN_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
+STEP_TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+
+
+class WorkerMetrics:
+    """One registry for one worker; the label `model_name` is the worker's name."""
+
+    def __init__(self, worker: str, kv_blocks: int, counters: EngineCounters) -> None:
+        self.registry = CollectorRegistry()
+        self._kv_blocks = kv_blocks
+        self._worker = worker
+        self._counters = counters
+        self._seen = self._totals()  # a warm-up has been counted already
+        own, label = self.registry, ["model_name"]
+
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(name, text, label, registry=own).labels(worker)
+
+        def counter(name: str, text: str) -> Counter:
+            return Counter(name, text, label, registry=own).labels(worker)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(name, text, label, buckets=buckets, registry=own).labels(worker)
+
+        self._running = gauge("vllm:num_requests_running", "Requests that hold KV blocks.")
+        self._waiting = gauge("vllm:num_requests_waiting", "Requests in the queue.")
+        self._kv_usage = gauge(
+            "vllm:kv_cache_usage_perc", "Part of the KV blocks that running requests hold, 0 to 1."
+        )
+        self._unfinished = gauge("tiltyard_unfinished_tokens", "Uncached prompt and remaining output tokens.")
+        self._cached = gauge("tiltyard_kv_blocks_cached", "KV blocks that only the prefix tree holds.")
+        self._mirrors = (
+            counter("vllm:num_preemptions", "Requests that gave their blocks back in mid-flight."),
+            counter("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix tree."),
+            counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix tree."),
+            counter("vllm:prompt_tokens", "Tokens run as prefill."),
+            counter("vllm:generation_tokens", "Tokens generated."),
+        )
+        self._success = Counter(
+            "vllm:request_success",
+            "Finished choices by reason.",
+            ["model_name", "finished_reason"],
+            registry=own,
+        )
+        self._cancelled = counter("tiltyard_requests_cancelled", "Requests whose client went away.")
+        self._rejected = Counter(
+            "vllm:admission_rejections",
+            "Requests refused before the queue.",
+            ["model_name", "reason"],
+            registry=own,
+        )
+        self._first_token = histogram(
+            "vllm:time_to_first_token_seconds", "From arrival to the first token.", FIRST_TOKEN_BUCKETS
+        )
+        self._inter_token = histogram(
+            "vllm:inter_token_latency_seconds",
+            "Mean time between the tokens of a request.",
+            INTER_TOKEN_BUCKETS,
+        )
+        self._e2e = histogram(
+            "vllm:e2e_request_latency_seconds", "From arrival to the last token.", REQUEST_BUCKETS
+        )
+        self._queue = histogram(
+            "vllm:request_queue_time_seconds", "From arrival to admission.", REQUEST_BUCKETS
+        )
+        self._prefill = histogram(
+            "vllm:request_prefill_time_seconds", "Admission to first token.", REQUEST_BUCKETS
+        )
+        self._decode = histogram("vllm:request_decode_time_seconds", "First token to last.", REQUEST_BUCKETS)
+        self._prompt_sizes = histogram(
+            "vllm:request_prompt_tokens", "Prompt tokens a request.", TOKEN_BUCKETS
+        )
+        self._answer_sizes = histogram(
+            "vllm:request_generation_tokens", "Tokens generated a request.", TOKEN_BUCKETS
+        )
+        self._step_tokens = histogram("vllm:iteration_tokens_total", "Tokens run a step.", STEP_TOKEN_BUCKETS)
+
+    def step(self, report: StepReport) -> None:
+        """Count one step."""
+        self._step_tokens.observe(report.result.batch_tokens)
+
+    def finished(self, answer: Answer) -> None:
+        """Count one answer that reached its end."""
+        facts = answer.outcome()
+        for choice in facts.choices:
+            self._success.labels(self._worker, choice.finish_reason).inc()
+        if facts.time_to_first_token_ms is not None:
+            self._first_token.observe(facts.time_to_first_token_ms / 1e3)
+        self._queue.observe(facts.queue_ms / 1e3)
+        self._prefill.observe(facts.prefill_ms / 1e3)
+        self._decode.observe(facts.decode_ms / 1e3)
+        self._e2e.observe((facts.queue_ms + facts.prefill_ms + facts.decode_ms) / 1e3)
+        longest = max(len(choice.token_ids) for choice in facts.choices)
+        if longest > 1:
+            self._inter_token.observe(facts.decode_ms / 1e3 / (longest - 1))
+        self._prompt_sizes.observe(facts.prompt_tokens)
+        self._answer_sizes.observe(facts.completion_tokens)
+
+    def cancelled(self) -> None:
+        """Count one answer that nobody waited for."""
+        self._cancelled.inc()
+
+    def rejected(self, reason: str) -> None:
+        """Count one request refused."""
+        self._rejected.labels(self._worker, reason).inc()
+
+    def exposition(self, state: EngineState) -> bytes:
+        """Bring the gauges up to date and write everything in Prometheus' text format."""
+        self._running.set(state.running)
+        self._waiting.set(state.waiting)
+        self._kv_usage.set(state.blocks_used / self._kv_blocks)
+        self._unfinished.set(state.unfinished_tokens)
+        self._cached.set(state.blocks_cached)
+        totals = self._totals()
+        for metric, total, seen in zip(self._mirrors, totals, self._seen, strict=True):
+            metric.inc(total - seen)
+        self._seen = totals
+        return generate_latest(self.registry)
+
+    def _totals(self) -> tuple[int, ...]:
+        """The engine's own counts, in the order of `_mirrors`."""
+        counters = self._counters
+        return (
+            counters.preemptions,
+            counters.prefix_query_tokens,
+            counters.prefix_hit_tokens,
+            counters.prompt_tokens,
+            counters.generated_tokens,
+        )

@@ -1,0 +1,226 @@
+"""The worker between its doors: takes planned answers to the engine's thread and hands the frames back.
+
+Everything here runs on the event loop; the engine's thread hands over once a step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import orjson
+
+from tiltyard.engine.request import EmittedToken
+from tiltyard.errors import Overloaded, TiltyardError, Unavailable, UpstreamFailed, to_http
+from tiltyard.wire.sse import DONE_FRAME, frame
+from tiltyard.wire.worker import WorkerStatus
+from tiltyard.worker.answer import Answer, AnswerPlan
+from tiltyard.worker.frames import Framing
+from tiltyard.worker.host import ModelHost
+from tiltyard.worker.loop import EngineLoop, EngineState, StepReport
+from tiltyard.worker.metrics import WorkerMetrics
+
+MAX_STEP_AGE_S = 30.0
+"""A step that takes longer than this is a hang: the worker is not ready."""
+LONGEST_RETRY_S = 300.0
+
+
+class LiveAnswer:
+    """An answer whose reader is connected: frames wait here until the reader takes them."""
+
+    def __init__(self, answer: Answer, framing: Framing, *, stream: bool) -> None:
+        self.answer = answer
+        self.framing = framing
+        self.failure: TiltyardError | None = None
+        self.abandoned = False
+        self._stream = stream
+        self._frames: list[bytes] = []
+        self._begun = False
+        self._over = False
+        self._news = asyncio.Event()
+
+    async def frames(self) -> bytes | None:
+        """Wait for news and take all frames there are; `None` once the answer is over or abandoned."""
+        while not self._frames and not self._over and not self.abandoned:
+            self._news.clear()
+            await self._news.wait()
+        if self.abandoned or not self._frames:
+            return None
+        self._begun = True
+        taken, self._frames = b"".join(self._frames), []
+        return taken
+
+    def accept(self, token: EmittedToken, at_s: float) -> bool:
+        """Take one token; True if the engine must be told that this choice is over."""
+        update = self.answer.accept(token, at_s)
+        if update is None:
+            return False
+        if self._stream:
+            self._frames.append(self.framing.update(update))
+        else:
+            self.framing.remember(update)
+        return update.cancel
+
+    def wake(self) -> None:
+        """Tell the reader that there is news."""
+        if self.answer.finished and not self._over:
+            self._over = True
+            self._frames += [self.framing.last(), DONE_FRAME] if self._stream else [self.framing.whole()]
+        self._news.set()
+
+    def fail(self, error: TiltyardError) -> None:
+        """End the answer with an error; a stream that has begun gets it as its last frame."""
+        if self._begun:
+            self._frames.append(frame(orjson.dumps(to_http(error)[2])))
+        else:
+            self._frames = []
+            self.failure = error
+        self._over = True
+        self._news.set()
+
+    def abandon(self) -> None:
+        """The reader has gone."""
+        self.abandoned = True
+        self._news.set()
+
+
+class WorkerService:
+    """Requests in, frames out, over one loaded model."""
+
+    def __init__(self, worker: str, host: ModelHost, *, max_queue: int) -> None:
+        self.worker = worker
+        self.host = host
+        self.metrics = WorkerMetrics(worker, host.config.kv_blocks, host.engine.counters)
+        self.draining = False
+        self.dead = False
+        self.warmed = False
+        self.on_idle: Callable[[], None] | None = None
+        """Called when the last answer has ended while draining."""
+        self._max_queue = max_queue
+        self._queued = 0
+        self._live: dict[str, LiveAnswer] = {}  # by engine request id
+        self._event_loop = asyncio.get_running_loop()
+        self._engine = EngineLoop(
+            host.engine,
+            deliver=lambda report: self._from_engine(self._take_step, report),
+            failed=lambda: self._from_engine(self._engine_failed),
+        )
+
+    @property
+    def state(self) -> EngineState:
+        """The engine's latest state."""
+        return self._engine.state
+
+    def start(self) -> None:
+        """Start the engine's thread."""
+        self._engine.start()
+
+    def stop(self) -> None:
+        """Stop the engine's thread after its current step."""
+        self._engine.stop()
+
+    def admit(self, plan: AnswerPlan) -> None:
+        """Raise `Unavailable` while draining or dead, `Overloaded` if the queue is full."""
+        if self.dead:
+            raise Unavailable(f"worker {self.worker} has failed; ask another one")
+        if self.draining:
+            self.metrics.rejected("draining")
+            raise Unavailable(f"worker {self.worker} is draining; ask another one")
+        if self._queued + plan.n > self._max_queue:
+            self.metrics.rejected("queue_full")
+            wait_s = self._retry_after_s()
+            raise Overloaded(
+                f"worker {self.worker} has {self._queued} requests waiting, at most {self._max_queue} may; "
+                f"try again in {wait_s:.0f} s",
+                retry_after_s=wait_s,
+            )
+
+    def begin(self, plan: AnswerPlan, framing: Callable[[Answer], Framing], *, stream: bool) -> LiveAnswer:
+        """Send a plan to the engine; the caller must end with `close`."""
+        self.admit(plan)
+        answer = Answer(plan, self.host.tokenizer, submitted_s=time.perf_counter())
+        live = LiveAnswer(answer, framing(answer), stream=stream)
+        requests = [choice.request for choice in answer.choices]
+        self._live.update((request.request_id, live) for request in requests)
+        self._queued += len(requests)
+        self._engine.submit(requests)
+        return live
+
+    def close(self, live: LiveAnswer) -> None:
+        """The reader is done with the answer, whether it ended or not: whatever still runs is cancelled."""
+        left = live.answer.unfinished_request_ids()
+        if left:
+            self._engine.cancel(left)
+            self.metrics.cancelled()
+        for choice in live.answer.choices:
+            if self._live.pop(choice.request.request_id, None) is not None and not choice.admitted:
+                self._queued -= 1
+        if self.draining and not self._live and self.on_idle is not None:
+            self.on_idle()
+
+    def drain(self) -> None:
+        """Refuse new requests, finish the running ones, then call `on_idle`."""
+        self.draining = True
+        if not self._live and self.on_idle is not None:
+            self.on_idle()
+
+    @property
+    def ready(self) -> bool:
+        """A step completed recently, or there is nothing to do; and nobody asked to drain."""
+        age_s = time.perf_counter() - self.state.seen_s
+        return self.warmed and not self.dead and not self.draining and age_s < MAX_STEP_AGE_S
+
+    def status(self) -> WorkerStatus:
+        """`GET /worker`."""
+        state = self.state
+        context = self.host.max_context_tokens
+        return WorkerStatus(
+            worker=self.worker,
+            state="draining" if self.draining else "ready" if self.warmed else "loading",
+            identities=tuple(identity.status(context) for identity in self.host.identities.values()),
+            unfinished_tokens=state.unfinished_tokens,
+            running=state.running,
+            waiting=state.waiting,
+            kv_blocks_used=state.blocks_used,
+            kv_blocks_cached=state.blocks_cached,
+            kv_blocks_total=self.host.config.kv_blocks,
+            last_step_age_ms=(time.perf_counter() - state.seen_s) * 1e3,
+        )
+
+    def _retry_after_s(self) -> float:
+        """How long the engine needs for what it has, at the speed it had lately."""
+        state = self.state
+        return min(LONGEST_RETRY_S, max(1.0, state.unfinished_tokens / max(state.tokens_per_s, 1.0)))
+
+    def _from_engine(self, call: Callable[..., None], *arguments: object) -> None:
+        if not self._event_loop.is_closed():
+            self._event_loop.call_soon_threadsafe(call, *arguments)
+
+    def _take_step(self, report: StepReport) -> None:
+        self.metrics.step(report)
+        for request_id in report.result.admitted:
+            if (live := self._live.get(request_id)) is not None:
+                self._queued -= live.answer.admit(request_id, report.started_s)
+        touched: dict[int, LiveAnswer] = {}
+        over: list[str] = []
+        for token in report.result.emitted:
+            if (live := self._live.get(token.request_id)) is None:
+                continue
+            if live.accept(token, report.ended_s):
+                over.append(token.request_id)
+            touched[id(live)] = live
+        if over:
+            self._engine.cancel(over)
+        for live in touched.values():
+            live.wake()
+            if live.answer.finished:
+                self.metrics.finished(live.answer)
+
+    def _engine_failed(self) -> None:
+        self.dead = True
+        error = UpstreamFailed(f"the engine of worker {self.worker} has failed", code="engine_failed")
+        for live in set(self._live.values()):
+            live.fail(error)
+        if self.on_idle is not None:
+            self.on_idle()

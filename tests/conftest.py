@@ -1,0 +1,33 @@
+"""Fixtures that every room shares: the real model file, and the folder of public test data."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def model_path() -> Path:
+    """The default model (SmolLM2-135M-Instruct Q4_1); `make test` pulls it first."""
+    from tiltyard.models.sources import parse_source
+
+    from tiltyard.cli.settings import load_settings
+
+    settings = load_settings(ROOT / "tiltyard.toml")
+    if given := os.environ.get("TILTYARD_TEST_MODEL"):
+        return Path(given)
+    declared = settings.models["smollm2-135m"]
+    return parse_source(declared.source).fetch(settings.cache_dir, declared.sha256, lambda *_: None)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Public data that stays out of the repository; a test that needs it is skipped where it is absent."""
+    path = Path(os.environ.get("TILTYARD_DATA") or ROOT.parent / "shared" / "data")
+    if not path.is_dir():
+        pytest.skip(f"no public test data at {path}; set TILTYARD_DATA to its folder")
+    return path

@@ -1,0 +1,149 @@
+"""Small, valid events for tests."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+from tiltyard.events.committer import Draft
+from tiltyard.events.log import EventLog
+from tiltyard.events.schema import (
+    BattleOpened,
+    BattleTurnStarted,
+    Choice,
+    ChoiceOutcome,
+    ContentRef,
+    Contestant,
+    EventData,
+    GenerationFinished,
+    IdentityRegistered,
+    VoteCast,
+)
+from tiltyard.identity.declaration import IdentityDeclaration
+from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment, Weights
+
+A = "sha256:" + "a" * 64
+B = "sha256:" + "b" * 64
+SOURCE = "tiltyard/tests"
+
+
+def vote(battle: str, choice: Choice = "a", *, left: str = "plum", right: str = "quince") -> VoteCast:
+    digests = {"plum": A, "quince": B}
+    return VoteCast(
+        battle=battle,
+        voter="voter-1",
+        choice=choice,
+        identity_a=left,
+        identity_b=right,
+        behaviour_a=digests[left],
+        behaviour_b=digests[right],
+        pair_probability=1 / 3,
+        side_probability=0.5,
+        turns=1,
+        generations_a=("gen_1",),
+        generations_b=("gen_2",),
+    )
+
+
+def opened(battle: str) -> BattleOpened:
+    return BattleOpened(
+        battle=battle,
+        voter="voter-1",
+        contestants=(
+            Contestant(side="a", identity="plum", behaviour=A),
+            Contestant(side="b", identity="quince", behaviour=B),
+        ),
+        pair_probability=1 / 3,
+        side_probability=0.5,
+        policy="uniform.v1",
+        vote_token_digest="sha256:" + "c" * 64,
+    )
+
+
+def turn(battle: str, number: int, message: ContentRef, *, attempt: int = 0) -> BattleTurnStarted:
+    return BattleTurnStarted(battle=battle, turn=number, attempt=attempt, message=message)
+
+
+def generation(name: str, *, seed: int = 7) -> GenerationFinished:
+    return GenerationFinished(
+        generation=name,
+        endpoint="chat.completions",
+        behaviour=A,
+        deployment=B,
+        alias="chat",
+        identity="plum",
+        worker="plum-0",
+        prompt=None,
+        response=None,
+        prompt_token_digest=None,
+        sampling=DefaultSampling(temperature=0.0),
+        seed=seed,
+        stream=True,
+        choices=(ChoiceOutcome(index=0, finish_reason="stop", completion_tokens=5),),
+        prompt_tokens=11,
+        cached_tokens=3,
+        completion_tokens=5,
+        total_ms=12.5,
+    )
+
+
+def registered(name: str) -> IdentityRegistered:
+    behaviour = Behaviour(
+        weights=Weights(digest=A, size_bytes=1, stored_as=("Q4_1",)),
+        architecture={"layers": 30, "norm_eps": 1e-5},
+        tokenizer=B,
+        chat_template=None,
+    )
+    deployment = Deployment(
+        behaviour=behaviour.digest,
+        engine_build="test",
+        isa="scalar",
+        threads=1,
+        block_tokens=32,
+        kv_blocks=8,
+        max_batch_tokens=64,
+        hardware="none",
+    )
+    return IdentityRegistered(
+        name=name,
+        behaviour=behaviour.digest,
+        deployment=deployment.digest,
+        behaviour_manifest=behaviour,
+        deployment_manifest=deployment,
+        declaration=IdentityDeclaration(model="plum"),
+    )
+
+
+def draft(log: EventLog, data: EventData, subject: str = "s") -> Draft:
+    """Make a draft that is not yet on its way."""
+    return log._draft(data, subject=subject, source=SOURCE, tenant="t", traceparent=None, words=())
+
+
+def submit(log: EventLog, data: EventData) -> Draft:
+    """Put an event into the writer's queue without waiting."""
+    one = draft(log, data)
+    log._writer.submit(one)
+    return one
+
+
+def projections_of(log: EventLog) -> dict[str, list[tuple[object, ...]]]:
+    """Every row of every projection, sorted."""
+    found = {}
+    with log._database.reading() as connection:
+        for table in ("identities", "generations", "battles", "votes"):
+            rows = connection.exec_driver_sql(f"SELECT * FROM {table}").all()
+            found[table] = sorted((tuple(row) for row in rows), key=repr)
+    return found
+
+
+def tamper(path: Path, change: Callable[[sqlite3.Connection], object]) -> None:
+    """Change a log's file as somebody who can write to it would: without the guarding triggers."""
+    connection = sqlite3.connect(path)
+    try:
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+        change(connection)
+        connection.commit()
+    finally:
+        connection.close()

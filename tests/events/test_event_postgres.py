@@ -1,0 +1,183 @@
+"""The same log on a PostgreSQL server, started here from the installed binaries on a Unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from event_samples import SOURCE, generation, opened, projections_of, registered, turn, vote
+
+from tiltyard.errors import Conflict, ContentMissing, StorageFailed
+from tiltyard.events.log import EventLog
+from tiltyard.events.queries import PairCount
+from tiltyard.events.schema import VoteCast
+
+
+def server_binaries() -> Path | None:
+    found = shutil.which("initdb")
+    places = [Path(found).resolve()] if found else []
+    places += sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True)
+    return places[0].parent if places else None
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """The socket directory of a running server."""
+    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install tiltyard[postgres]")
+    binaries = server_binaries()
+    if binaries is None:
+        pytest.skip("no PostgreSQL server is installed (Debian: postgresql)")
+    user = None
+    if os.getuid() == 0:  # the server refuses to run as root
+        try:
+            user = pwd.getpwnam("postgres").pw_name
+        except KeyError:
+            pytest.skip("PostgreSQL does not run as root and there is no user postgres")
+    # A short path: a Unix socket's name has to fit into 107 bytes.
+    home = Path(tempfile.mkdtemp(prefix="tiltyard-pg-"))
+    if user is not None:
+        shutil.chown(home, user)
+    cluster = home / "data"
+
+    def run(*arguments: object) -> None:
+        subprocess.run(
+            [str(one) for one in arguments],
+            user=user,
+            check=True,
+            cwd="/",
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    run(binaries / "initdb", "-D", cluster, "-U", "tiltyard", "-A", "trust")
+    options = f"-c listen_addresses= -c unix_socket_directories={home} -c log_min_messages=fatal"
+    log = home / "server.log"
+    run(binaries / "pg_ctl", "-D", cluster, "-w", "-l", log, "-o", options, "start")
+    try:
+        yield str(home)
+    finally:
+        run(binaries / "pg_ctl", "-D", cluster, "-w", "-m", "immediate", "stop")
+        shutil.rmtree(home)
+
+
+@pytest.fixture
+def url(server: str) -> str:
+    """A fresh database."""
+    import psycopg
+
+    name = "t" + uuid.uuid4().hex
+    with psycopg.connect(host=server, user="tiltyard", dbname="postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    return f"postgresql://tiltyard@/{name}?host={server}"
+
+
+@pytest.fixture
+def log(url: str, tmp_path: Path) -> Iterator[EventLog]:
+    with EventLog.open(url, keys=tmp_path / "keys.db") as log:
+        yield log
+
+
+async def test_the_whole_life_of_a_log(log: EventLog) -> None:
+    await log.append(registered("plum"), subject="plum", source=SOURCE)
+    await log.append(generation("gen_1", seed=2**64 - 1), subject="gen_1", source=SOURCE)
+    await log.append(opened("bat_0"), subject="bat_0", source=SOURCE)
+    words = log.content("voter-1", "饺子\x00".encode())
+    await log.append(turn("bat_0", 0, words.ref), subject="bat_0", source=SOURCE, contents=[words])
+    await asyncio.gather(
+        *(log.append(vote(f"bat_{n}"), subject=f"bat_{n}", source=SOURCE) for n in range(100))
+    )
+    with pytest.raises(Conflict):
+        await log.append(vote("bat_7"), subject="bat_7", source=SOURCE)
+
+    assert [event.sequence for event in log.read()] == list(range(1, 105))
+    assert log.find(VoteCast, subject="bat_9").data == vote("bat_9")  # type: ignore[union-attr]
+    assert log.generation("gen_1").seed == 2**64 - 1
+    assert log.identities() == [registered("plum")]
+    assert log.battle("bat_0").choice == "a"  # type: ignore[union-attr]
+    assert log.pair_counts() == [
+        PairCount(vote("x").behaviour_a, vote("x").behaviour_b, a=100, b=0, tie=0, both_bad=0)
+    ]
+    assert log.read_content(words.ref) == "饺子\x00".encode()
+    assert log.votes()[0].pair_probability == 1 / 3
+
+    live = projections_of(log)
+    log.rebuild()
+    assert projections_of(log) == live
+    report = log.verify(check_contents=True)
+    assert report.fault is None
+    assert report.events == 104
+    assert report.seals < 60
+
+    assert await asyncio.to_thread(log.erase_subject, "voter-1") == 1
+    with pytest.raises(ContentMissing):
+        log.read_content(words.ref)
+
+
+def test_two_writers_keep_one_chain(url: str, tmp_path: Path) -> None:
+    with (
+        EventLog.open(url, keys=tmp_path / "keys.db") as one,
+        EventLog.open(url, keys=tmp_path / "keys.db") as two,
+    ):
+
+        async def cast(log: EventLog) -> int:
+            results = await asyncio.gather(
+                *(log.append(vote(f"bat_{n}"), subject=f"bat_{n}", source=SOURCE) for n in range(60)),
+                return_exceptions=True,
+            )
+            return sum(not isinstance(result, Conflict) for result in results)
+
+        async def both() -> list[int]:
+            return await asyncio.gather(cast(one), cast(two))
+
+        assert sum(asyncio.run(both())) == 60
+        assert [event.sequence for event in two.read()] == list(range(1, 61))
+        assert one.verify().ok
+
+
+def test_tampering_shows_and_accidents_are_refused(log: EventLog) -> None:
+    for n in range(4):
+        log.append_blocking(vote(f"bat_{n}"), subject=f"bat_{n}", source=SOURCE)
+    for statement in ("DELETE FROM events", "TRUNCATE events", "UPDATE seals SET number = 9"):
+        with pytest.raises(StorageFailed, match="append-only"), log._database.writing() as connection:
+            connection.exec_driver_sql(statement)
+    assert log.verify().ok
+    with log._database.writing() as connection:
+        connection.exec_driver_sql("ALTER TABLE events DISABLE TRIGGER USER")
+        connection.exec_driver_sql("UPDATE events SET subject = 'bat_9' WHERE sequence = 3")
+    fault = log.verify().fault
+    assert fault is not None
+    assert fault.sequence == 3
+
+
+def test_a_server_that_went_away_is_a_clear_failure_and_the_log_comes_back(log: EventLog) -> None:
+    log.append_blocking(vote("bat_1"), subject="bat_1", source=SOURCE)
+    with log._database.engine.connect() as connection:
+        connection.exec_driver_sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+            "AND datname = current_database()"
+        )
+    log.append_blocking(vote("bat_2"), subject="bat_2", source=SOURCE)
+    assert [row.battle for row in log.votes()] == ["bat_1", "bat_2"]
+
+
+def test_a_server_that_is_not_there_is_a_clear_failure(tmp_path: Path, server: str) -> None:
+    with pytest.raises(StorageFailed, match="Nothing was acknowledged"):
+        EventLog.open(f"postgresql://tiltyard@/x?host={tmp_path}", keys=tmp_path / "keys.db")
+
+
+def test_one_unfit_event_does_not_take_others_down(log: EventLog) -> None:
+    """PostgreSQL's text cannot hold NUL; JSON can."""
+    log.append_blocking(vote("bat_1"), subject="b", source=SOURCE)
+    with pytest.raises(StorageFailed, match="NUL"):
+        log.append_blocking(vote("bat_2").model_copy(update={"voter": "a\x00b"}), subject="b", source=SOURCE)
+    log.append_blocking(vote("bat_3"), subject="b", source=SOURCE)
+    assert [row.battle for row in log.votes()] == ["bat_1", "bat_3"]
+    assert log.verify().ok

@@ -1,0 +1,90 @@
+"""The documents keep up with the code: every error code, route, field and metric is described."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tiltyard.errors import TiltyardError
+from tiltyard.events.log import EventLog
+from tiltyard.fleet.process import WorkerFailed
+from tiltyard.fleet.registry import Registry
+from tiltyard.gateway.app import create_gateway
+from tiltyard.gateway.generation import WorkerLost
+from tiltyard.router.router import Router
+from tiltyard.telemetry.metrics import GatewayMetrics
+from tiltyard.wire.openai import (
+    CHAT_REFUSED,
+    COMPLETION_REFUSED,
+    MESSAGE_REFUSED,
+    ChatCompletionRequest,
+    CompletionRequest,
+)
+
+ROOT = Path(__file__).parents[2]
+ERRORS = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+API = (ROOT / "docs" / "http-api.md").read_text(encoding="utf-8")
+ROWS = dict(re.findall(r"^\| `([a-z_]+)` \| ([0-9a-z ]+) \|", ERRORS, re.MULTILINE))
+
+
+def written_codes() -> Iterator[str]:
+    """Every `code="…"` argument and `default_code` in the sources."""
+    for path in (ROOT / "src" / "tiltyard").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.keyword) and node.arg == "code" and isinstance(node.value, ast.Constant):
+                yield str(node.value.value)
+            elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "default_code":
+                yield ast.literal_eval(node.value)
+
+
+def test_every_error_code_is_documented_and_every_documented_code_exists() -> None:
+    assert set(written_codes()) == set(ROWS)
+
+
+def subclasses(kind: type[TiltyardError]) -> Iterator[type[TiltyardError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from subclasses(child)
+
+
+def test_the_documented_status_is_the_one_that_is_sent() -> None:
+    kinds = set(subclasses(TiltyardError))
+    assert {WorkerLost, WorkerFailed} <= kinds
+    for kind in kinds:
+        if kind.__module__.startswith("tiltyard."):
+            assert ROWS[kind.default_code] == str(kind.status), kind
+
+
+@pytest.mark.parametrize("model", [ChatCompletionRequest, CompletionRequest])
+def test_every_field_that_is_honoured_is_documented(
+    model: type[ChatCompletionRequest] | type[CompletionRequest],
+) -> None:
+    rows = "\n".join(re.findall(r"^\|.*\|$", API, re.MULTILINE))
+    assert [name for name in model.model_fields if f"`{name}`" not in rows] == []
+
+
+@pytest.mark.parametrize("table", [CHAT_REFUSED, COMPLETION_REFUSED])
+def test_every_field_that_is_refused_is_documented(table: dict[str, object]) -> None:
+    refused = API[API.index("Known and refused") : API.index("A body may have")]
+    assert [name for name in table if f"`{name}`" not in refused] == []
+    assert [
+        n for n in MESSAGE_REFUSED if f"`{n}`" not in refused and n not in ("annotations", "refusal")
+    ] == []
+
+
+def test_every_route_is_documented(tmp_path: Path) -> None:
+    with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
+        app = create_gateway(router=Router(Registry()), log=log)
+    paths = set(app.openapi()["paths"])
+    assert {"/v1/chat/completions", "/ready"} <= paths
+    assert [path for path in {*paths, "/v1/chat/ws", "/openapi.json"} if f"{path}`" not in API] == []
+
+
+def test_every_metric_is_documented() -> None:
+    families = [family.name for family in GatewayMetrics().registry.collect()]
+    documented = set(re.findall(r"^\| `(tiltyard_[a-z_]+?)(?:_total)?` \|", API, re.MULTILINE))
+    assert set(families) == documented

@@ -1,0 +1,321 @@
+"""The whole way with the real model: launcher, worker process, gateway, the real openai package."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+import orjson
+import pytest
+import yaml
+from gateway_stage import served
+from jsonschema import Draft202012Validator
+from openai import AsyncOpenAI, OpenAI
+from openai.types.chat import ChatCompletionMessageParam
+
+from tiltyard.events.log import EventLog
+from tiltyard.events.schema import GenerationFinished
+from tiltyard.fleet.launcher import LocalLauncher
+from tiltyard.fleet.records import FleetRecorder
+from tiltyard.fleet.registry import Registry
+from tiltyard.gateway.app import create_gateway
+from tiltyard.identity.declaration import IdentityDeclaration
+from tiltyard.identity.manifest import DefaultSampling
+from tiltyard.router.router import Router
+from tiltyard.wire.worker import WorkerSpec
+
+
+@dataclass
+class House:
+    url: str
+    worker_url: str
+    log: EventLog
+
+    @property
+    def client(self) -> OpenAI:
+        return OpenAI(base_url=self.url + "/v1", api_key="any", max_retries=0)
+
+    def event(self, generation: str) -> GenerationFinished:
+        return self.log.generation(generation)
+
+    def said(self, generation: str) -> dict[str, object]:
+        """The first answer as the vault keeps it."""
+        event = self.event(generation)
+        assert event.response is not None
+        choice: dict[str, object] = orjson.loads(self.log.read_content(event.response))["choices"][0]
+        return choice
+
+
+class Loop:
+    """An event loop in a thread: the launcher must live while the tests, each with its own loop, run."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+
+    def run(self, work: object) -> None:
+        asyncio.run_coroutine_threadsafe(work, self.loop).result()  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+@pytest.fixture(scope="module")
+def house(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    directory = tmp_path_factory.mktemp("house")
+    sampling = DefaultSampling(temperature=0.7, max_tokens=64)
+    spec = WorkerSpec(
+        worker="smollm2-0",
+        port=0,
+        ready_file=str(directory / "ready"),
+        model_path=str(model_path),
+        identities={"smollm2": IdentityDeclaration(model="smollm2", sampling=sampling)},
+        threads=2,
+        kv_memory_bytes=256 << 20,
+        max_sequences=32,
+        identity_store=str(directory / "identities"),
+    )
+    loop = Loop()
+    with EventLog.open(directory / "log.db", keys=directory / "keys.db") as log:
+        registry = Registry()
+        launcher = LocalLauncher(registry, run_directory=directory / "run", recorder=FleetRecorder(log))
+        loop.run(launcher.start([spec]))
+        try:
+            with served(create_gateway(router=Router(registry, {"chat": "smollm2"}), log=log)) as url:
+                worker_url = registry.workers[0].url
+                assert worker_url is not None
+                yield House(url, worker_url, log)
+        finally:
+            loop.run(launcher.stop(drain_s=5))
+            loop.run(registry.aclose())
+            loop.close()
+
+
+def say(text: str) -> list[ChatCompletionMessageParam]:
+    return [{"role": "user", "content": text}]
+
+
+def test_the_stream_and_the_whole_answer_are_the_same_text(house: House) -> None:
+    asked = say("Name three colours of the rainbow.")
+    whole = house.client.chat.completions.create(
+        model="chat", messages=asked, temperature=0, max_tokens=24, seed=1
+    )
+    stream = house.client.chat.completions.create(
+        model="chat", messages=asked, temperature=0, max_tokens=24, seed=1, stream=True,
+        stream_options={"include_usage": True},
+    )  # fmt: skip
+    chunks = list(stream)
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert text
+    assert text == whole.choices[0].message.content
+    assert chunks[0].choices[0].delta.role == "assistant"
+    usage = chunks[-1].usage
+    assert usage is not None
+    assert whole.usage is not None
+    assert usage.completion_tokens == whole.usage.completion_tokens
+    # The second request finds the first one's prompt in the prefix cache.
+    assert usage.prompt_tokens_details is not None
+    assert usage.prompt_tokens_details.cached_tokens == (usage.prompt_tokens - 1) // 32 * 32
+    assert house.said(whole.id)["text"] == text
+    assert len(house.event(whole.id).behaviour) == len("sha256:") + 64
+
+
+def test_the_same_seed_gives_the_same_answer_and_another_seed_another(house: House) -> None:
+    def ask(seed: int) -> str | None:
+        answer = house.client.chat.completions.create(
+            model="chat", messages=say("Tell me a story."), temperature=1, max_tokens=16, seed=seed
+        )
+        return answer.choices[0].message.content
+
+    assert ask(7) == ask(7)
+    assert len({ask(seed) for seed in range(4)}) > 1
+
+
+def test_n_answers_use_consecutive_seeds(house: House) -> None:
+    def ask(seed: int, n: int) -> list[str | None]:
+        answer = house.client.chat.completions.create(
+            model="chat", messages=say("Tell me a story."), temperature=1, max_tokens=12, seed=seed, n=n
+        )
+        return [choice.message.content for choice in answer.choices]
+
+    assert ask(100, 2) == [*ask(100, 1), *ask(101, 1)]
+
+
+def test_a_stop_string_that_spans_tokens_ends_the_answer_and_is_not_shown(house: House) -> None:
+    asked = say("Name three colours of the rainbow.")
+    free = house.client.chat.completions.create(
+        model="chat", messages=asked, temperature=0, max_tokens=24, logprobs=True
+    )
+    text = free.choices[0].message.content
+    logprobs = free.choices[0].logprobs
+    assert text is not None
+    assert logprobs is not None
+    assert logprobs.content is not None
+    # From the middle of the third token to the middle of the fourth.
+    third, fourth = logprobs.content[2].token, logprobs.content[3].token
+    stop = third[-1] + fourth[0]
+    stream = house.client.chat.completions.create(
+        model="chat", messages=asked, temperature=0, max_tokens=24, stop=[stop, "never said"], stream=True
+    )
+    chunks = list(stream)
+    shown = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert shown == text[: text.index(stop)]
+    assert chunks[-1].choices[0].finish_reason == "stop"
+    assert house.event(chunks[0].id).choices[0].stop_match == stop
+
+
+def test_logprobs_cover_the_text_token_by_token(house: House) -> None:
+    answer = house.client.chat.completions.create(
+        model="chat", messages=say("Say hi."), temperature=0, max_tokens=8, logprobs=True, top_logprobs=3
+    )
+    choice = answer.choices[0]
+    assert choice.logprobs is not None
+    content = choice.logprobs.content
+    assert content is not None
+    assert b"".join(bytes(token.bytes or ()) for token in content).decode() == choice.message.content
+    for token in content:
+        assert len(token.top_logprobs) == 3
+        # Greedy: the token is the likeliest one.
+        assert token.token == token.top_logprobs[0].token
+        assert token.logprob == token.top_logprobs[0].logprob <= 0
+
+
+def openai_validator(shared_data: Path, name: str) -> Draft202012Validator:
+    """A schema of OpenAI's own description; its OpenAPI 3.0 `nullable` is rewritten as JSON Schema."""
+    path = shared_data / "serving" / "openai_api" / "openapi" / "openapi.yaml"
+    with path.open() as stream:
+        components = yaml.load(stream, Loader=yaml.CSafeLoader)["components"]
+
+    def rewritten(node: object) -> object:
+        if isinstance(node, list):
+            return [rewritten(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        new = {
+            key: rewritten(value) for key, value in node.items() if key not in ("nullable", "discriminator")
+        }
+        return {"anyOf": [new, {"type": "null"}]} if node.get("nullable") is True else new
+
+    return Draft202012Validator({"$ref": f"#/components/schemas/{name}", "components": rewritten(components)})
+
+
+def test_every_answer_has_the_shape_that_openai_describes(house: House, shared_data: Path) -> None:
+    chat = {
+        "model": "chat",
+        "messages": [*say("Say hi.")],
+        "max_tokens": 4,
+        "logprobs": True,
+        "top_logprobs": 2,
+    }
+    plain = {"model": "chat", "prompt": "Once upon", "max_tokens": 4, "logprobs": 2, "n": 2}
+    url, usage = house.url + "/v1", {"stream": True, "stream_options": {"include_usage": True}}
+
+    validator = openai_validator(shared_data, "CreateChatCompletionResponse")
+    validator.validate(httpx2.post(url + "/chat/completions", json=chat, timeout=60).json())
+    assert not validator.is_valid({})  # it can refuse
+    validator = openai_validator(shared_data, "CreateCompletionResponse")
+    whole = httpx2.post(url + "/completions", json=plain, timeout=60).json()
+    validator.validate(whole)
+    logprobs = whole["choices"][1]["logprobs"]
+    assert "".join(logprobs["tokens"]) == whole["choices"][1]["text"]
+    assert logprobs["text_offset"][:2] == [0, len(logprobs["tokens"][0])]
+    assert len(logprobs["token_logprobs"]) == len(logprobs["top_logprobs"]) == len(logprobs["tokens"])
+    openai_validator(shared_data, "ListModelsResponse").validate(httpx2.get(url + "/models").json())
+
+    validator = openai_validator(shared_data, "CreateChatCompletionStreamResponse")
+    answer = httpx2.post(url + "/chat/completions", json=chat | usage, timeout=60).text
+    *frames, done = answer.strip().split("\n\n")
+    assert done == "data: [DONE]"
+    chunks = [orjson.loads(frame.removeprefix("data: ")) for frame in frames]
+    for chunk in chunks:
+        if chunk["usage"] is None:
+            del chunk["usage"]  # OpenAI's text promises the null that its schema forgets
+        validator.validate(chunk)
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"]["completion_tokens"] == 4
+
+
+def test_chinese_and_emoji_are_never_broken_in_a_stream(house: House) -> None:
+    # The model repeats what it is shown often; each of these characters is several tokens.
+    pattern = "漢字🎏好" * 12
+    stream = house.client.completions.create(
+        model="smollm2", prompt=pattern, temperature=0, max_tokens=48, stream=True
+    )
+    chunks = list(stream)
+    pieces = [chunk.choices[0].text for chunk in chunks]
+    event = house.event(chunks[0].id)
+    assert event.completion_tokens == 48
+    assert any(ord(character) > 0x2E7F for piece in pieces for character in piece)
+    # Only the end may hold half a character: the answer was cut there.
+    assert "\ufffd" not in "".join(pieces[:-1])
+
+
+def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers(house: House) -> None:
+    response = httpx2.post(
+        house.url + "/v1/chat/completions", json={"model": "chat", "messages": [*say("word " * 9000)]}
+    )
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (
+        400,
+        "context_length_exceeded",
+        "messages",
+    )
+
+
+async def test_32_streams_at_once_equal_one_at_a_time(house: House) -> None:
+    client = AsyncOpenAI(base_url=house.url + "/v1", api_key="any")
+
+    async def ask(number: int) -> str:
+        stream = await client.chat.completions.create(
+            model="chat", messages=say(f"Write about the number {number}."), seed=number, max_tokens=8,
+            stream=True,
+        )  # fmt: skip
+        return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+    alone = [await ask(number) for number in range(32)]
+    together = await asyncio.gather(*(ask(number) for number in range(32)))
+    assert together == alone
+    assert len(set(alone)) > 16
+    await client.close()
+
+
+async def test_a_client_that_leaves_frees_its_blocks_and_is_recorded_with_its_tokens(house: House) -> None:
+    before = house.log.last_sequence()
+    async with AsyncOpenAI(base_url=house.url + "/v1", api_key="any") as client:
+        stream = await client.chat.completions.create(
+            model="chat", messages=say("Count to one thousand."), max_tokens=1500, stream=True,
+            extra_body={"ignore_eos": True},
+        )  # fmt: skip
+        seen = ""
+        async for chunk in stream:
+            seen += chunk.choices[0].delta.content or ""
+            if len(seen) > 20:
+                break
+        await stream.close()
+    async with asyncio.timeout(20), httpx2.AsyncClient() as http:
+        async for event in house.log.follow(before):
+            if isinstance(event.data, GenerationFinished):
+                break
+        while True:
+            status = (await http.get(house.worker_url + "/worker")).json()
+            if status["running"] == 0 and status["kv_blocks_used"] == 0:
+                break
+            await asyncio.sleep(0.01)
+    assert isinstance(event.data, GenerationFinished)
+    assert event.data.choices[0].finish_reason == "cancelled"
+    kept = house.said(event.data.generation)
+    assert str(kept["text"]).startswith(seen)
+    assert event.data.completion_tokens == len(kept["token_ids"]) > 0  # type: ignore[arg-type]
+    # What came before the end is what the same seed says again.
+    again = house.client.chat.completions.create(
+        model="chat", messages=say("Count to one thousand."), max_tokens=event.data.completion_tokens,
+        seed=event.data.seed, extra_body={"ignore_eos": True},
+    )  # fmt: skip
+    assert house.said(again.id)["token_ids"] == kept["token_ids"]

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import pytest
+
+from tiltyard.errors import ConfigurationError, NotFound, Unavailable
+from tiltyard.fleet.registry import MISSES_ALLOWED, STUCK_AFTER_MS, Registry
+from tiltyard.identity.canonical import digest_of
+from tiltyard.identity.declaration import IdentityDeclaration
+from tiltyard.identity.manifest import Behaviour, Deployment, Weights
+from tiltyard.router.router import Router
+from tiltyard.wire.worker import IdentityStatus, WorkerStatus
+
+
+def identity(name: str) -> IdentityStatus:
+    behaviour = Behaviour(
+        weights=Weights(digest=digest_of(b"w"), size_bytes=1, stored_as=("F32",)),
+        architecture={},
+        tokenizer=digest_of(b"t"),
+        chat_template=None,
+    )
+    deployment = Deployment(
+        behaviour=behaviour.digest, engine_build="x", isa="x", threads=1, block_tokens=32, kv_blocks=1,
+        max_batch_tokens=1, hardware="x",
+    )  # fmt: skip
+    return IdentityStatus(
+        name=name,
+        behaviour=behaviour.digest,
+        deployment=deployment.digest,
+        behaviour_manifest=behaviour,
+        deployment_manifest=deployment,
+        declaration=IdentityDeclaration(model="m"),
+        max_context_tokens=128,
+    )
+
+
+def status(worker: str, *names: str, unfinished: int = 0, **changes: object) -> WorkerStatus:
+    values: dict[str, object] = {
+        "worker": worker, "state": "ready", "identities": tuple(identity(n) for n in names),
+        "unfinished_tokens": unfinished, "running": 0, "waiting": 0, "kv_blocks_used": 0,
+        "kv_blocks_cached": 0, "kv_blocks_total": 8, "last_step_age_ms": None,
+    }  # fmt: skip
+    return WorkerStatus.model_validate(values | changes)
+
+
+@pytest.fixture
+def registry() -> Registry:
+    registry = Registry()
+    registry.announce("one", "http://one", status("one", "plain", "warm"))
+    registry.announce("two", "http://two/", status("two", "plain"))
+    return registry
+
+
+def test_an_alias_and_an_identity_name_mean_the_same_identity(registry: Registry) -> None:
+    router = Router(registry, {"chat": "plain"})
+    assert router.resolve("chat") == router.resolve("plain") == "plain"
+    assert router.model_names == ("chat", "plain", "warm")
+
+
+def test_an_unknown_model_is_refused_with_the_names_there_are(registry: Registry) -> None:
+    with pytest.raises(NotFound, match="model 'gpt' does not exist; available: chat, plain, warm") as caught:
+        Router(registry, {"chat": "plain"}).resolve("gpt")
+    assert (caught.value.param, caught.value.code) == ("model", "model_not_found")
+
+
+def test_an_alias_that_names_itself_is_a_configuration_error(registry: Registry) -> None:
+    with pytest.raises(ConfigurationError, match="'chat' names itself"):
+        Router(registry, {"chat": "chat"})
+
+
+def test_the_worker_with_the_fewest_unfinished_tokens_is_chosen(registry: Registry) -> None:
+    router = Router(registry)
+    with router.lease("one", 100) as lease:
+        assert router.choose("plain").worker.name == "two"
+        with router.lease("two", 50):
+            assert router.choose("plain").worker.name == "two"
+            lease.progress(60)
+            assert router.unfinished_tokens("one") == 40
+            assert router.choose("plain").worker.name == "one"
+    assert router.unfinished_tokens("one") == router.unfinished_tokens("two") == 0
+
+
+def test_the_workers_own_count_settles_ties(registry: Registry) -> None:
+    registry.announce("one", "http://one", status("one", "plain", unfinished=9))
+    assert Router(registry).choose("plain").worker.name == "two"
+
+
+def test_a_route_has_no_slash_at_the_end_of_its_address(registry: Registry) -> None:
+    assert Router(registry).choose("plain", without={"one"}).url == "http://two"
+
+
+def test_a_known_identity_without_a_living_worker_is_unavailable_and_says_why(registry: Registry) -> None:
+    router = Router(registry)
+    registry.withdraw("one", "killed by SIGKILL")
+    with pytest.raises(Unavailable, match=r"no worker serves warm now \(one: killed by SIGKILL\)"):
+        router.choose("warm")
+    registry.expect("three", ["cold"])
+    with pytest.raises(Unavailable, match=r"\(three: starting\)"):
+        router.choose(router.resolve("cold"))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"state": "draining"}, {"running": 1, "last_step_age_ms": STUCK_AFTER_MS + 1}]
+)
+def test_draining_and_hung_workers_take_no_new_work(registry: Registry, changes: dict[str, object]) -> None:
+    registry.announce("one", "http://one", status("one", "plain", **changes))
+    assert [worker.name for worker in registry.serving("plain")] == ["two"]
+
+
+def test_an_idle_worker_is_not_hung(registry: Registry) -> None:
+    registry.announce("one", "http://one", status("one", "plain", last_step_age_ms=STUCK_AFTER_MS * 10))
+    assert [worker.name for worker in registry.serving("plain")] == ["one", "two"]
+
+
+def test_a_suspected_worker_takes_no_new_work_until_it_answers(registry: Registry) -> None:
+    registry.suspect("one", "refused a connection")
+    assert registry.workers[0].misses == MISSES_ALLOWED
+    assert [worker.name for worker in registry.serving("plain")] == ["two"]
+    registry.announce("one", "http://one", status("one", "plain"))
+    assert [worker.name for worker in registry.serving("plain")] == ["one", "two"]
