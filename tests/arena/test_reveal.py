@@ -50,9 +50,9 @@ def test_a_reveal_names_exactly_the_fields_that_differ() -> None:
     ]
     shown = reveal(voted, known)
     assert shown.differences == [
-        Difference("weights.served_as", "as-stored", "q8_0"),
         Difference("chat_template", digest_of(b"c"), "none"),
         Difference("default_sampling.temperature", "0", "0.75"),
+        Difference("weights.served_as", "as-stored", "q8_0"),
     ]
     assert shown.a.setting["weights.stored_as"] == "Q4_1, F32"
     assert shown.a.setting["architecture.tied_embeddings"] == "yes"

@@ -8,11 +8,18 @@ from pathlib import Path
 import httpx2
 import pytest
 from arena_standin import Gate, Refuse, StandIn, entrant
-from conftest import CONTESTANTS, Yard, listen, open_battle
 
+from conftest import CONTESTANTS, Yard, listen, open_battle
 from tiltyard.arena.transcript import Limits
+from tiltyard.errors import ContentMissing
 from tiltyard.events.log import EventLog
-from tiltyard.events.schema import BattleOpened, BattleTurnFinished, BattleTurnStarted, VoteCast
+from tiltyard.events.schema import (
+    BattleOpened,
+    BattleTurnFinished,
+    BattleTurnStarted,
+    GenerationFinished,
+    VoteCast,
+)
 
 NAMES = [one.name for one in CONTESTANTS]
 DIGESTS = [one.behaviour for one in CONTESTANTS]
@@ -492,7 +499,13 @@ def test_a_battle_with_erased_words_is_closed(open_yard: Callable[..., Yard], lo
     opened = log.find(BattleOpened, subject=battle)
     assert opened is not None
     assert isinstance(opened.data, BattleOpened)
+    generations = [event.data for event in log.read(types=[GenerationFinished])]
     log.erase_subject(opened.data.voter)
+    for generation in generations:  # the answers were kept under the voter's key too
+        assert isinstance(generation, GenerationFinished)
+        assert generation.response is not None
+        with pytest.raises(ContentMissing):
+            log.read_content(generation.response)
     after = open_yard()
     with after.visitor() as visitor:
         visitor.cookies.update(cookies)
