@@ -75,8 +75,10 @@ def test_requantizing_makes_other_weights(model_path: Path, quantization: Litera
 
 
 def test_an_instruction_set_that_is_not_here_is_refused(shared_data: Path) -> None:
-    with GgufFile.open(shared_data / "serving/gguf/stories260K/stories260K.gguf") as gguf:
-        with pytest.raises(ConfigurationError, match="scalar"):
-            load_native(
-                gguf, LlamaArchitecture.from_gguf(gguf), quantization="as-stored", threads=1, isa="avx1024"
-            )
+    with (
+        GgufFile.open(shared_data / "serving/gguf/stories260K/stories260K.gguf") as gguf,
+        pytest.raises(ConfigurationError, match="scalar"),
+    ):
+        load_native(
+            gguf, LlamaArchitecture.from_gguf(gguf), quantization="as-stored", threads=1, isa="avx1024"
+        )
