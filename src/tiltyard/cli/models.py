@@ -50,8 +50,8 @@ def command(context: click.Context, data: Path | None, config: Path | None) -> N
 def pull(settings: Settings, names: tuple[str, ...]) -> None:
     """Fetch model files: all declared ones, or those named by model, identity or source.
 
-    What is here already, whole and with the right digest, is not fetched again. An interrupted download goes on
-    where it stopped.
+    What is here already, whole and with the right digest, is not fetched again. An interrupted download
+    goes on where it stopped.
     """
     progress = progress_on()
     for name in names or tuple(settings.models):
