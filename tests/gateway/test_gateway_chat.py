@@ -244,3 +244,15 @@ def test_a_request_goes_to_another_worker_when_the_first_refuses_before_a_byte(
             client.chat.completions.create(model="chat", messages=say("third"))
         assert (caught.value.status_code, caught.value.code) == (503, "unavailable")
         assert float(caught.value.response.headers["retry-after"]) > 0
+
+
+def test_an_answer_that_cannot_be_recorded_is_not_given_out_as_done(tmp_path: Path) -> None:
+    log = EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db")
+    with staged(log, tmp_path) as stage:
+        log.close()
+        url, body = stage.url + "/v1/chat/completions", {"model": "chat", "messages": say("hello")}
+        whole = httpx2.post(url, json=body)
+        assert (whole.status_code, whole.json()["error"]["code"]) == (507, "storage_failed")
+        stream = httpx2.post(url, json=body | {"stream": True}).text
+        assert "[DONE]" not in stream
+        assert orjson.loads(stream.strip().split("\n\n")[-1][6:])["error"]["code"] == "storage_failed"
