@@ -183,12 +183,12 @@ NB_MODULE(_native, m) {
             "The block's bytes; only write_block of the same build and precision understands them.")
         .def(
             "write_block",
-            [](Model& model, int block, nb::bytes bytes) {
-                check_length("bytes", bytes.size(), model.kv_bytes_per_block());
+            [](Model& model, int block, nb::bytes data) {
+                check_length("data", data.size(), model.kv_bytes_per_block());
                 nb::gil_scoped_release release;
-                model.write_block(block, static_cast<const uint8_t*>(bytes.data()));
+                model.write_block(block, static_cast<const uint8_t*>(data.data()));
             },
-            "block"_a, "bytes"_a)
+            "block"_a, "data"_a)
         .def("reset_operator_seconds", &Model::reset_operator_seconds)
         .def_prop_ro("operator_seconds", &operator_seconds,
                      nb::sig("def operator_seconds(self) -> dict[str, float]"),

@@ -169,7 +169,40 @@ void Model::finish() {
     }
     if (count)
         refuse(std::to_string(count) + " tensors are missing: " + missing + (count > 8 ? ", ..." : ""));
+    arrange_weights();
     finished_ = true;
+}
+
+// One piece of memory (so that huge pages cover it), read front to back by a pass. Gate and up alternate, two
+// tiles of each, because a unit of work takes 32 rows of both.
+void Model::arrange_weights() {
+    struct Place {
+        PackedMatrix* matrix;
+        size_t offset;
+        int run, period;
+    };
+    std::vector<Place> places;
+    size_t size = 0;
+    const auto append = [&](PackedMatrix& m) {
+        places.push_back({&m, size, 1, 1});
+        size += m.bytes();
+    };
+    for (Layer& layer : layers_) {
+        for (PackedMatrix* m : {&layer.query, &layer.key, &layer.value, &layer.attention_output}) append(*m);
+        if (layer.gate.form() == layer.up.form()) {
+            places.push_back({&layer.gate, size, 2, 4});
+            places.push_back({&layer.up, size + 2 * layer.up.tile_bytes(), 2, 4});
+            size += layer.gate.bytes_at(4, 2);
+        } else {
+            append(layer.gate), append(layer.up);
+        }
+        append(layer.down);
+    }
+    append(embedding_);
+    if (!output_.empty()) append(output_);
+    weights_ = MappedMemory(size);
+    for (const Place& place : places)
+        place.matrix->move_to(weights_.data() + place.offset, place.run, place.period);
 }
 
 void Model::allocate_kv(int blocks, KvPrecision precision) {

@@ -37,6 +37,7 @@ PackedMatrix::PackedMatrix(const std::string& name, GgmlType type, const uint8_t
                                     " values of " + ggml_name(type) + " are " +
                                     std::to_string(row_bytes * rows.rows));
     memory_ = MappedMemory(this->bytes());
+    base_ = memory_.data();
     for (int r = 0; r < rows.rows; r++) pack_row(name, type, raw + r * row_bytes, r);
 }
 
@@ -71,6 +72,13 @@ void PackedMatrix::pack_row(const std::string& name, GgmlType type, const uint8_
         std::memcpy(tile + kQ4Scales + in_tile * 2, &scale, 2);
         std::memcpy(tile + kQ4Minima + in_tile * 2, &minimum, 2);
     }
+}
+
+void PackedMatrix::move_to(uint8_t* base, int run, int period) {
+    for (int i = 0; i < tiles(); i++)
+        std::memcpy(base + (size_t)(i / run * period + i % run) * tile_bytes(), tile(i), tile_bytes());
+    base_ = base, run_ = run, period_ = period;
+    memory_ = MappedMemory();
 }
 
 void PackedMatrix::decode(int row, float* out) const {

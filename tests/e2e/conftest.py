@@ -36,7 +36,8 @@ class Tiltyard:
         )
         self.lines: list[str] = []
         self._queue: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     @classmethod
     def up(cls, data: Path, *arguments: str) -> Tiltyard:
@@ -70,12 +71,14 @@ class Tiltyard:
         status = self.process.wait(60)
         while (line := self._queue.get(timeout=10)) is not None:
             self.lines.append(line.rstrip())
+        self._reader.join(10)
         return status
 
     def kill(self) -> None:
         """`kill -9`; the workers end by themselves."""
         self.process.kill()
         self.process.wait(10)
+        self._reader.join(10)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run another verb over the same data."""
@@ -91,8 +94,9 @@ class Tiltyard:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._queue.put(line)
+        with self.process.stdout as lines:
+            for line in lines:
+                self._queue.put(line)
         self._queue.put(None)
 
 

@@ -16,7 +16,7 @@ def battle(url: str, *, choice: str = "a") -> dict[str, object]:
     """Open a battle, wait for both answers, vote; returns the reveal, with the battle's id."""
     with httpx2.Client(base_url=url, timeout=120) as client:
         opened = client.post("/api/arena/battles", json={"messages": [{"role": "user", "content": QUESTION}]})
-        assert opened.status_code == 200, opened.text
+        assert opened.status_code == 201, opened.text
         name = opened.json()["battle"]
         ended: set[str] = set()
         with client.stream("GET", f"/api/arena/battles/{name}/events") as events:

@@ -1,7 +1,8 @@
 """Run by tests as a process of its own: appends votes (and words) for ever and prints what was acknowledged.
 
 `event_appender.py DATA NAME APPENDERS LIMIT`; one line for each acknowledged event: `vote BATTLE ID` or
-`words BATTLE REF-AS-JSON`; `refused BATTLE` when another process was first; `failed MESSAGE` on StorageFailed.
+`words BATTLE REF-AS-JSON`; `refused BATTLE` when another process was first; `failed MESSAGE` when the
+disk refused.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from event_samples import A, B, SOURCE, generation, opened, projections_of, registered, submit, turn, vote
+from event_samples import SOURCE, A, B, generation, opened, projections_of, registered, submit, turn, vote
 
 from tiltyard.errors import ConfigurationError, Conflict, InvalidRequest, NotFound, StorageFailed
 from tiltyard.events.log import EventLog
@@ -19,7 +19,7 @@ from tiltyard.identity.canonical import canonical_json
 
 @contextmanager
 def a_batch_under_way(log: EventLog, data: Path) -> Iterator[None]:
-    """While inside, the writer waits for a lock with one vote in hand; what is appended now forms one batch."""
+    """While inside, the writer waits for a lock with one vote in hand; appends meanwhile form one batch."""
     other = sqlite3.connect(data / "log.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     first = submit(log, vote("bat_first"))
@@ -47,7 +47,8 @@ async def test_the_envelope_is_a_cloudevent(log: EventLog) -> None:
     document = stored.to_cloudevent()
     # CloudEvents 1.0.2: id, source, specversion and type are required; sequence is the registered extension.
     assert set(document) == {
-        "specversion", "id", "source", "type", "subject", "time", "datacontenttype", "sequence", "tenant", "data",
+        "specversion", "id", "source", "type", "subject", "time", "datacontenttype", "sequence", "tenant",
+        "data",
     }  # fmt: skip
     assert document["specversion"] == "1.0"
     assert document["type"] == "tiltyard.vote.cast.v1"
@@ -73,7 +74,8 @@ async def test_a_second_vote_in_a_battle_is_a_conflict_and_stores_nothing(log: E
 
 async def test_of_many_votes_at_once_in_one_battle_exactly_one_is_stored(log: EventLog) -> None:
     results = await asyncio.gather(
-        *(log.append(vote("bat_1"), subject="bat_1", source=SOURCE) for _ in range(50)), return_exceptions=True
+        *(log.append(vote("bat_1"), subject="bat_1", source=SOURCE) for _ in range(50)),
+        return_exceptions=True,
     )
     assert sum(isinstance(result, Conflict) for result in results) == 49
     assert log.last_sequence() == 1
@@ -107,7 +109,7 @@ async def test_appending_never_blocks_the_loop_while_another_process_holds_the_l
 async def test_an_append_cancelled_while_queued_stores_nothing(log: EventLog, tmp_path: Path) -> None:
     with a_batch_under_way(log, tmp_path):
         queued = asyncio.create_task(log.append(vote("bat_2"), subject="bat_2", source=SOURCE))
-        while not log._writer._waiting:
+        while not log._writer._waiting:  # noqa: ASYNC110 - the queue has no event to wait for
             await asyncio.sleep(0)
         queued.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -143,10 +145,7 @@ def test_reading_filters_by_type_subject_and_place(log: EventLog) -> None:
 
 def test_reading_goes_past_one_page_in_both_directions(log: EventLog) -> None:
     count = 2 * PAGE_EVENTS + 1
-    for future in [
-        submit(log, vote(f"bat_{n}")).done
-        for n in range(count)
-    ]:
+    for future in [submit(log, vote(f"bat_{n}")).done for n in range(count)]:
         future.result()
     assert [event.sequence for event in log.read()] == list(range(1, count + 1))
     assert [event.sequence for event in log.read(newest_first=True)] == list(range(count, 0, -1))
@@ -176,7 +175,10 @@ def test_projections_answer_what_the_arena_asks(log: EventLog) -> None:
     for number, attempt in ((0, 0), (0, 1), (1, 0)):
         words = log.content("voter-1", b"hello")
         log.append_blocking(
-            turn("bat_1", number, words.ref, attempt=attempt), subject="bat_1", source=SOURCE, contents=[words]
+            turn("bat_1", number, words.ref, attempt=attempt),
+            subject="bat_1",
+            source=SOURCE,
+            contents=[words],
         )
     row = log.battle("bat_1")
     assert row is not None
@@ -220,7 +222,9 @@ def test_a_64_bit_seed_survives_exactly(log: EventLog) -> None:
 
 
 def test_rebuilt_projections_equal_the_live_ones(log: EventLog) -> None:
-    log.append_blocking(vote("bat_early"), subject="bat_early", source=SOURCE)  # a vote before its battle opens
+    log.append_blocking(
+        vote("bat_early"), subject="bat_early", source=SOURCE
+    )  # a vote before its battle opens
     for n in range(30):
         log.append_blocking(opened(f"bat_{n}"), subject=f"bat_{n}", source=SOURCE)
         words = log.content("voter-1", b"hello")
@@ -276,7 +280,7 @@ def test_numbers_that_json_cannot_carry_are_refused(log: EventLog, reason: float
 
 def test_lone_surrogates_are_refused(log: EventLog) -> None:
     event = WorkerStopped.model_construct(worker="w", reason="\ud800")
-    with pytest.raises(InvalidRequest, match="worker.stopped"):
+    with pytest.raises(InvalidRequest, match=r"worker\.stopped"):
         log.append_blocking(event, subject="w", source=SOURCE)
 
 
@@ -359,7 +363,7 @@ def test_events_and_seals_refuse_to_be_changed_by_accident(log: EventLog) -> Non
 
 
 def test_one_unfit_event_does_not_take_its_batch_down(log: EventLog, tmp_path: Path) -> None:
-    """One batch of three; the second lacks its voter, smuggled past validation, and the table refuses that."""
+    """One batch of three; the second lacks its voter (smuggled past validation): its table refuses that."""
     with a_batch_under_way(log, tmp_path):
         drafts = [
             submit(log, event)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import glob
 import os
 import pwd
 import shutil
@@ -24,9 +23,9 @@ from tiltyard.events.schema import VoteCast
 
 def server_binaries() -> Path | None:
     found = shutil.which("initdb")
-    places = [str(Path(found).resolve())] if found else []
-    places += sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb"), reverse=True)
-    return Path(places[0]).parent if places else None
+    places = [Path(found).resolve()] if found else []
+    places += sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True)
+    return places[0].parent if places else None
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +46,26 @@ def server() -> Iterator[str]:
     if user is not None:
         shutil.chown(home, user)
     cluster = home / "data"
-    # Copied past the cleanup below, because the server's own user owns it.
-    run = {"user": user, "check": True, "cwd": "/", "capture_output": True}
-    subprocess.run([binaries / "initdb", "-D", cluster, "-U", "tiltyard", "-A", "trust"], **run)  # type: ignore[call-overload]
+
+    def run(*arguments: object) -> None:
+        subprocess.run(
+            [str(one) for one in arguments],
+            user=user,
+            check=True,
+            cwd="/",
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    run(binaries / "initdb", "-D", cluster, "-U", "tiltyard", "-A", "trust")
     options = f"-c listen_addresses= -c unix_socket_directories={home} -c log_min_messages=fatal"
     log = home / "server.log"
-    start = [binaries / "pg_ctl", "-D", cluster, "-w", "-l", log, "-o", options, "start"]
-    subprocess.run(start, user=user, check=True, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    yield str(home)
-    subprocess.run([binaries / "pg_ctl", "-D", cluster, "-w", "-m", "immediate", "stop"], **run)  # type: ignore[call-overload]
-    shutil.rmtree(home)
+    run(binaries / "pg_ctl", "-D", cluster, "-w", "-l", log, "-o", options, "start")
+    try:
+        yield str(home)
+    finally:
+        run(binaries / "pg_ctl", "-D", cluster, "-w", "-m", "immediate", "stop")
+        shutil.rmtree(home)
 
 
 @pytest.fixture
@@ -168,9 +177,7 @@ def test_one_unfit_event_does_not_take_others_down(log: EventLog) -> None:
     """PostgreSQL's text cannot hold NUL; JSON can."""
     log.append_blocking(vote("bat_1"), subject="b", source=SOURCE)
     with pytest.raises(StorageFailed, match="NUL"):
-        log.append_blocking(
-            vote("bat_2").model_copy(update={"voter": "a\x00b"}), subject="b", source=SOURCE
-        )
+        log.append_blocking(vote("bat_2").model_copy(update={"voter": "a\x00b"}), subject="b", source=SOURCE)
     log.append_blocking(vote("bat_3"), subject="b", source=SOURCE)
     assert [row.battle for row in log.votes()] == ["bat_1", "bat_3"]
     assert log.verify().ok

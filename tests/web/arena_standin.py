@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 import orjson
 import uvicorn
@@ -52,7 +53,14 @@ class Refuse(Exception):
         self.body = {"error": {"message": message, "type": "error", "param": None, "code": code}}
 
 
-Piece = str | Gate | FinishReason
+class Asked(TypedDict):
+    """The request body, as far as it is read here."""
+
+    model: str
+    messages: list[dict[str, str]]
+    user: str
+
+
 Answering = Callable[[list[dict[str, str]]], Sequence[str | Gate]]
 
 
@@ -95,7 +103,7 @@ class StandIn:
         return Starlette(routes=[Route("/v1/chat/completions", self.chat, methods=["POST"])])
 
     async def chat(self, request: Request) -> Response:
-        body = orjson.loads(await request.body())
+        body: Asked = orjson.loads(await request.body())
         model, messages = body["model"], body["messages"]
         self.asked.append((model, messages))
         try:
@@ -105,14 +113,15 @@ class StandIn:
         generation = new_generation_id()
         identity = self.served_as.get(model, self.identities[model])
         return StreamingResponse(
-            self._frames(generation, model, identity, pieces),
+            self._frames(generation, body, identity, pieces),
             media_type="text/event-stream",
             headers={"x-tiltyard-generation": generation, "x-tiltyard-identity": identity},
         )
 
     async def _frames(
-        self, generation: str, model: str, identity: Digest, pieces: Sequence[str | Gate]
+        self, generation: str, body: Asked, identity: Digest, pieces: Sequence[str | Gate]
     ) -> AsyncIterator[bytes]:
+        model = body["model"]
         said: list[str] = []
         finish: FinishReason = "cancelled"
 
@@ -139,22 +148,22 @@ class StandIn:
                 finish = "failed"
                 return
             finish = "stop"
-            await self._record(generation, model, identity, "".join(said), finish)
+            await self._record(generation, body, identity, "".join(said), finish)
             yield frame({}, "stop")
             yield b"data: [DONE]\n\n"
         finally:
             if finish != "stop":
                 # in a task of its own: this one is being cancelled with its connection
                 _tasks.add(
-                    asyncio.create_task(self._record(generation, model, identity, "".join(said), finish))
+                    asyncio.create_task(self._record(generation, body, identity, "".join(said), finish))
                 )
 
     async def _record(
-        self, generation: str, model: str, identity: Digest, text: str, finish: FinishReason
+        self, generation: str, body: Asked, identity: Digest, text: str, finish: FinishReason
     ) -> None:
         response = await asyncio.to_thread(
             self.log.content,
-            generation,
+            body["user"],
             canonical_json(
                 {"choices": [{"index": 0, "text": text, "token_ids": [], "finish_reason": finish}]}
             ),
@@ -165,8 +174,8 @@ class StandIn:
                 endpoint="chat.completions",
                 behaviour=identity,
                 deployment=identity,
-                alias=model,
-                identity=model,
+                alias=body["model"],
+                identity=body["model"],
                 worker="stand-in",
                 prompt=None,
                 response=response.ref,

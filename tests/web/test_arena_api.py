@@ -1,14 +1,547 @@
 from __future__ import annotations
 
-from conftest import Yard, listen, open_battle
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx2
+import pytest
+from arena_standin import Gate, Refuse, StandIn, entrant
+
+from conftest import CONTESTANTS, Yard, listen, open_battle
+from tiltyard.arena.transcript import Limits
+from tiltyard.errors import ContentMissing
+from tiltyard.events.log import EventLog
+from tiltyard.events.schema import (
+    BattleOpened,
+    BattleTurnFinished,
+    BattleTurnStarted,
+    GenerationFinished,
+    VoteCast,
+)
+
+NAMES = [one.name for one in CONTESTANTS]
+DIGESTS = [one.behaviour for one in CONTESTANTS]
 
 
-def test_battle_streams_both_sides_and_a_vote_reveals_them(yard: Yard) -> None:
+def vote(visitor: httpx2.Client, battle: str, token: str, choice: str = "a") -> httpx2.Response:
+    return visitor.post(f"/api/arena/battles/{battle}/vote", json={"vote_token": token, "choice": choice})
+
+
+def held(models: StandIn, gate: Gate, *, after: str = "first half, ") -> None:
+    """Make every model say something, wait at the gate, and then say its own name."""
+    for name in models.identities:
+        models.answers[name] = lambda _messages, name=name: [after, gate, f"then {name[::-1]}."]
+
+
+def votes(log: EventLog) -> list[VoteCast]:
+    return [event.data for event in log.read(types=[VoteCast]) if isinstance(event.data, VoteCast)]
+
+
+def test_battle_streams_both_sides_and_the_vote_reveals_them(yard: Yard) -> None:
     with yard.visitor() as visitor:
         battle, token = open_battle(visitor)
         heard = listen(visitor, battle)
-        assert heard.text["a"].startswith("You said “Why is the sky blue?” (message 1).")
+        for side in ("a", "b"):
+            assert heard.text[side].startswith("You said “Why is the sky blue?” (message 1).")
+            assert heard.done[side] == {"side": side, "finish_reason": "stop", "trouble": None}
         assert heard.settled == {"can_vote": True}
-        reply = visitor.post(f"/api/arena/battles/{battle}/vote", json={"vote_token": token, "choice": "a"})
-        assert reply.status_code == 200, reply.text
-        print(reply.json())
+        reply = vote(visitor, battle, token, "b")
+    assert reply.status_code == 200, reply.text
+    shown = reply.json()
+    opened = yard.log.find(BattleOpened, subject=battle)
+    assert opened is not None
+    assert isinstance(opened.data, BattleOpened)
+    for side, contestant in zip(("a", "b"), opened.data.contestants, strict=True):
+        assert shown[side]["name"] == contestant.identity
+        assert shown[side]["identity"] == contestant.behaviour
+        (generation,) = shown[side]["generations"]
+        assert yard.log.generation(generation).identity == contestant.identity
+    assert shown["choice"] == "b"
+    assert shown["leaderboard"] == "/leaderboard"
+    assert shown["replay"] == f"tiltyard replay {battle}"
+    (stored,) = list(yard.log.read(types=[VoteCast]))
+    assert shown["receipt"] == stored.id
+
+
+def test_the_log_has_the_draw_before_anybody_is_asked(yard: Yard) -> None:
+    seen_at_asking: list[int] = []
+
+    def answer(_messages: list[dict[str, str]]) -> list[str]:
+        seen_at_asking.append(len(list(yard.log.read(types=[BattleOpened, BattleTurnStarted]))))
+        return ["hello"]
+
+    for name in NAMES:
+        yard.models.answers[name] = answer
+    with yard.visitor() as visitor:
+        battle, token = open_battle(visitor)
+        listen(visitor, battle)
+        vote(visitor, battle, token)
+    assert seen_at_asking == [2, 2]  # the opening and the turn, both times
+    (cast,) = votes(yard.log)
+    assert cast.pair_probability == pytest.approx(1 / 3)
+    assert cast.side_probability == 0.5
+    assert cast.turns == 1
+    types = [type(event.data) for event in yard.log.read(subject=battle)]
+    assert types == [BattleOpened, BattleTurnStarted, BattleTurnFinished, VoteCast]
+
+
+def test_nothing_that_a_browser_gets_before_the_vote_gives_a_side_away(yard: Yard) -> None:
+    gate = Gate()
+    held(yard.models, gate)
+    with yard.visitor() as visitor:
+        received: list[str] = []
+        visitor.event_hooks["response"].append(lambda response: received.append(str(response.headers)))
+        battle, token = open_battle(visitor)
+        listen(visitor, battle, until=lambda heard: all(heard.text.values()))
+        received.append(visitor.get(f"/battles/{battle}").text)  # half written
+        gate.open()
+        received.append(listen(visitor, battle).raw)
+        received.append(visitor.get(f"/api/arena/battles/{battle}/events?as=html").text)
+        for path in ("/", f"/battles/{battle}", f"/battles/{battle}/vote", f"/api/arena/battles/{battle}"):
+            received.append(visitor.get(path, follow_redirects=True).text)
+        received.append(vote(visitor, battle, token, "nonsense").text)
+        received.append(vote(visitor, battle, "wrong").text)
+        received.append(visitor.post(f"/api/arena/battles/{battle}/regenerate").text)
+        received.append(listen(visitor, battle).raw)
+        received.append(visitor.post(f"/api/arena/battles/{battle}/turns", json={"content": "More?"}).text)
+        received.append(listen(visitor, battle).raw)
+        received += [f"{cookie.name}={cookie.value}" for cookie in visitor.cookies.jar]
+        everything = "\n".join(received)
+        for name, digest in zip(NAMES, DIGESTS, strict=True):
+            assert name not in everything
+            assert digest.removeprefix("sha256:")[:12] not in everything
+        assert "gen_" not in everything
+        assert "x-tiltyard" not in everything.lower()
+        assert '"model"' not in everything
+        # the check is able to fail: after the vote the same page says it all
+        assert vote(visitor, battle, token).status_code == 200
+        revealed = visitor.get(f"/battles/{battle}").text
+        assert "gen_" in revealed
+        assert sum(name in revealed for name in NAMES) == 2
+
+
+def test_a_watcher_who_comes_late_or_again_gets_all_from_the_start(yard: Yard) -> None:
+    gate = Gate()
+    held(yard.models, gate)
+    with yard.visitor() as visitor:
+        battle, _ = open_battle(visitor)
+        early = listen(visitor, battle, until=lambda heard: all(heard.text.values()))
+        assert early.text == {"a": "first half, ", "b": "first half, "}
+        again = listen(visitor, battle, until=lambda heard: all(heard.text.values()))
+        assert again.text == early.text
+        gate.open()
+        whole = listen(visitor, battle)
+        after = listen(visitor, battle)
+    assert whole.events[0] == "turn"
+    assert whole.text["a"].startswith("first half, then ")
+    assert after.text == whole.text
+    assert after.settled == {"can_vote": True}
+
+
+def test_answers_are_written_on_when_nobody_watches(yard: Yard) -> None:
+    with yard.visitor() as visitor:
+        battle, token = open_battle(visitor)
+        for _ in range(2):
+            assert yard.models.ended.acquire(timeout=10)
+        # nobody ever opened the stream; the vote may have to wait for the last record
+        listen(visitor, battle)
+        assert vote(visitor, battle, token).status_code == 200
+
+
+def test_who_ended_first_is_not_told_before_both_have(yard: Yard) -> None:
+    gate = Gate()
+    slow = NAMES[0]
+    yard.models.answers[slow] = lambda _messages: ["slow ", gate, "end"]
+    with yard.visitor() as visitor:
+        battle, opened = "", None
+        while opened is None or slow not in [one.identity for one in opened.contestants]:
+            battle, _ = open_battle(visitor)
+            event = yard.log.find(BattleOpened, subject=battle)
+            assert event is not None
+            assert isinstance(event.data, BattleOpened)
+            opened = event.data
+        assert yard.models.ended.acquire(timeout=10)  # the quick side has ended
+        heard = listen(visitor, battle, until=lambda heard: all(heard.text.values()))
+        assert "done" not in heard.events
+        gate.open()
+        whole = listen(visitor, battle)
+    assert whole.events[-3:] == ["done", "done", "settled"]
+    assert [whole.events.index("done")] == [len(whole.events) - 3]
+
+
+def test_many_turns_are_one_conversation_for_each_side(yard: Yard) -> None:
+    with yard.visitor() as visitor:
+        battle, token = open_battle(visitor, "First?")
+        first = listen(visitor, battle)
+        reply = visitor.post(f"/api/arena/battles/{battle}/turns", json={"content": "Second?"})
+        assert reply.status_code == 200
+        assert reply.json()["turn"] == 1
+        second = listen(visitor, battle)
+        assert "“Second?” (message 2)" in second.text["a"]
+        assert vote(visitor, battle, token, "tie").status_code == 200
+    (cast,) = votes(yard.log)
+    assert cast.turns == 2
+    assert len(cast.generations_a) == len(cast.generations_b) == 2
+    conversations = {model: messages for model, messages in yard.models.asked if len(messages) == 3}
+    assert conversations[cast.identity_a][1] == {"role": "assistant", "content": first.text["a"]}
+    assert conversations[cast.identity_b][1] == {"role": "assistant", "content": first.text["b"]}
+
+
+def test_regenerating_is_a_new_attempt_and_the_vote_counts_its_answers(yard: Yard) -> None:
+    with yard.visitor() as visitor:
+        battle, token = open_battle(visitor)
+        listen(visitor, battle)
+        for name in NAMES:
+            yard.models.answers[name] = lambda _messages: ["another answer"]
+        reply = visitor.post(f"/api/arena/battles/{battle}/regenerate")
+        assert reply.json() | {"running": None} == {
+            "battle": battle,
+            "turn": 0,
+            "attempt": 1,
+            "running": None,
+        }
+        assert listen(visitor, battle).text == {"a": "another answer", "b": "another answer"}
+        assert vote(visitor, battle, token).status_code == 200
+    attempts = [e.data for e in yard.log.read(subject=battle, types=[BattleTurnFinished])]
+    assert [one.attempt for one in attempts if isinstance(one, BattleTurnFinished)] == [0, 1]
+    (cast,) = votes(yard.log)
+    assert isinstance(attempts[1], BattleTurnFinished)
+    assert cast.generations_a == (attempts[1].generation_a,)
+    assert cast.turns == 1
+
+
+def test_stop_ends_both_sides_and_what_was_said_can_be_judged(yard: Yard) -> None:
+    gate = Gate()
+    held(yard.models, gate)
+    with yard.visitor() as visitor:
+        battle, token = open_battle(visitor)
+        listen(visitor, battle, until=lambda heard: all(heard.text.values()))
+        reply = visitor.post(f"/api/arena/battles/{battle}/stop")
+        assert reply.json()["running"] is False
+        heard = listen(visitor, battle)
+        assert {done["finish_reason"] for done in heard.done.values()} == {"cancelled"}
+        assert heard.text == {"a": "first half, ", "b": "first half, "}
+        gate.open()
+        assert visitor.post(f"/api/arena/battles/{battle}/stop").status_code == 200  # once more does no harm
+        assert vote(visitor, battle, token, "both_bad").status_code == 200
+    finished = yard.log.find(BattleTurnFinished, subject=battle)
+    assert finished is not None
+    assert isinstance(finished.data, BattleTurnFinished)
+    assert (finished.data.finish_a, finished.data.finish_b) == ("cancelled", "cancelled")
+
+
+def test_stopped_before_a_word_there_is_nothing_to_vote_on(yard: Yard) -> None:
+    gate = Gate()
+    for name in NAMES:
+        yard.models.answers[name] = lambda _messages: [gate]
+    with yard.visitor() as visitor:
+        battle, token = open_battle(visitor)
+        assert gate.reached.wait(10)
+        visitor.post(f"/api/arena/battles/{battle}/stop")
+        gate.open()
+        refused = vote(visitor, battle, token)
+    assert refused.status_code == 409
+    assert refused.json()["error"]["code"] == "nothing_to_compare"
+
+
+def failing(models: StandIn, name: str) -> None:
+    def refuse(_messages: list[dict[str, str]]) -> list[str]:
+        raise Refuse(503, "unavailable", f"{name} is loading")
+
+    models.answers[name] = refuse
+
+
+def test_a_failed_side_is_said_plainly_and_voting_waits_for_a_retry(open_yard: Callable[..., Yard]) -> None:
+    pair = CONTESTANTS[:2]
+    yard = open_yard(contestants=pair)
+    failing(yard.models, pair[0].name)
+    with yard.visitor() as visitor:
+        battle, token = open_battle(visitor)
+        heard = listen(visitor, battle)
+        (failed,) = [done for done in heard.done.values() if done["finish_reason"] == "failed"]
+        assert failed["trouble"] == "This side cannot be reached just now. Try again in a moment."
+        assert heard.settled == {"can_vote": False}
+        refused = vote(visitor, battle, token)
+        assert refused.status_code == 409
+        assert "Regenerate" in refused.json()["error"]["message"]
+        further = visitor.post(f"/api/arena/battles/{battle}/turns", json={"content": "Hello?"})
+        assert further.json()["error"]["code"] == "turn_incomplete"
+        del yard.models.answers[pair[0].name]
+        visitor.post(f"/api/arena/battles/{battle}/regenerate")
+        assert listen(visitor, battle).settled == {"can_vote": True}
+        assert vote(visitor, battle, token).status_code == 200
+
+
+def test_a_cut_stream_is_a_failure_not_an_answer(open_yard: Callable[..., Yard]) -> None:
+    yard = open_yard(contestants=CONTESTANTS[:2])
+    yard.models.cut.add(NAMES[0])
+    with yard.visitor() as visitor:
+        battle, _ = open_battle(visitor)
+        heard = listen(visitor, battle)
+    assert "This side broke off before its answer was complete. Try again." in [
+        done["trouble"] for done in heard.done.values()
+    ]
+    assert heard.settled == {"can_vote": False}
+
+
+def test_a_side_that_is_served_as_another_identity_does_not_count(open_yard: Callable[..., Yard]) -> None:
+    yard = open_yard(contestants=CONTESTANTS[:2])
+    yard.models.served_as[NAMES[0]] = entrant("an impostor").behaviour
+    with yard.visitor() as visitor:
+        battle, _ = open_battle(visitor)
+        heard = listen(visitor, battle)
+    assert "This side was replaced while the battle went on. Start a new round." in [
+        done["trouble"] for done in heard.done.values()
+    ]
+    assert heard.settled == {"can_vote": False}
+
+
+def test_of_many_votes_at_once_exactly_one_counts(yard: Yard) -> None:
+    with yard.visitor() as visitor:
+        battle, token = open_battle(visitor)
+        listen(visitor, battle)
+        barrier = threading.Barrier(8)
+
+        def cast(number: int) -> int:
+            with yard.visitor() as other:
+                other.cookies.update(visitor.cookies)
+                barrier.wait(10)
+                return vote(other, battle, token, ("a", "b", "tie", "both_bad")[number % 4]).status_code
+
+        with ThreadPoolExecutor(8) as pool:
+            statuses = sorted(pool.map(cast, range(8)))
+    assert statuses == [200] + [409] * 7
+    assert len(votes(yard.log)) == 1
+
+
+def test_two_servers_over_one_log_count_one_vote(open_yard: Callable[..., Yard]) -> None:
+    first, second = open_yard(), open_yard()
+    with first.visitor() as visitor, second.visitor() as other:
+        battle, token = open_battle(visitor)
+        listen(visitor, battle)
+        other.cookies.update(visitor.cookies)
+        assert other.get(f"/battles/{battle}").status_code == 200  # the second server now has its own copy
+        assert vote(visitor, battle, token, "a").status_code == 200
+        late = vote(other, battle, token, "b")
+        assert late.status_code == 409
+        assert "You chose side A" in other.get(f"/battles/{battle}").text
+    assert [cast.choice for cast in votes(first.log)] == ["a"]
+
+
+def test_a_vote_token_is_single_use_and_fits_one_battle(yard: Yard) -> None:
+    with yard.visitor() as visitor:
+        battle, token = open_battle(visitor)
+        other_battle, other_token = open_battle(visitor)
+        listen(visitor, battle)
+        listen(visitor, other_battle)
+        assert token != other_token
+        wrong = vote(visitor, battle, other_token)
+        assert wrong.status_code == 400
+        assert wrong.json()["error"]["code"] == "wrong_vote_token"
+        assert vote(visitor, battle, token).status_code == 200
+        again = vote(visitor, battle, token, "b")
+        assert again.status_code == 409
+        assert again.json()["error"]["code"] == "already_voted"
+        # nothing goes on after the vote
+        for verb, body in (("turns", {"content": "x"}), ("regenerate", None)):
+            assert (
+                visitor.post(f"/api/arena/battles/{battle}/{verb}", json=body).json()["error"]["code"]
+                == "battle_closed"
+            )
+    assert [cast.choice for cast in votes(yard.log)] == ["a"]
+
+
+def test_a_vote_while_the_answers_are_written_is_refused(yard: Yard) -> None:
+    gate = Gate()
+    held(yard.models, gate)
+    with yard.visitor() as visitor:
+        battle, token = open_battle(visitor)
+        refused = vote(visitor, battle, token)
+        assert refused.status_code == 409
+        assert refused.json()["error"]["code"] == "still_answering"
+        second = visitor.post(f"/api/arena/battles/{battle}/turns", json={"content": "x"})
+        assert second.json()["error"]["code"] == "still_answering"
+        gate.open()
+        listen(visitor, battle)
+        assert vote(visitor, battle, token).status_code == 200
+
+
+def test_a_stranger_cannot_tell_a_battle_from_none(yard: Yard) -> None:
+    with yard.visitor() as owner, yard.visitor() as stranger:
+        battle, _ = open_battle(owner)
+        listen(owner, battle)
+        open_battle(stranger)  # has a cookie, of its own
+        nothing = "bat_" + "0" * 32
+        for method, path, body in (
+            ("GET", "/battles/{}", None),
+            ("GET", "/api/arena/battles/{}/events", None),
+            ("POST", "/api/arena/battles/{}/stop", None),
+            ("POST", "/api/arena/battles/{}/regenerate", None),
+            ("POST", "/api/arena/battles/{}/turns", {"content": "x"}),
+            ("POST", "/api/arena/battles/{}/vote", {"vote_token": "0" * 64, "choice": "a"}),
+        ):
+            theirs = stranger.request(method, path.format(battle), json=body)
+            absent = stranger.request(method, path.format(nothing), json=body)
+            assert theirs.status_code == absent.status_code == 404, path
+            assert theirs.text.replace(battle, nothing) == absent.text
+
+
+def test_a_program_without_cookies_works_by_its_vote_token(yard: Yard) -> None:
+    with yard.visitor() as visitor:
+        battle, token = open_battle(visitor)
+    with yard.visitor(authorization=f"Bearer {token}") as program:
+        assert listen(program, battle).settled == {"can_vote": True}
+    with yard.visitor() as program:
+        assert vote(program, battle, token).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "words"),
+    [
+        ({"messages": []}, "messages", "has 0 entries"),
+        ({"messages": [{"role": "user", "content": "a"}] * 2}, "messages", "has 2 entries"),
+        ({"messages": [{"role": "system", "content": "a"}]}, "messages.0.role", "Input should be 'user'"),
+        ({"messages": [{"role": "user", "content": 3}]}, "messages.0.content", "valid string"),
+        ({"messages": [{"role": "user", "content": " \n "}]}, "content", "is empty"),
+        (
+            {"messages": [{"role": "user", "content": "x" * 8001}]},
+            "content",
+            "has 8,001 characters; the arena takes 8,000",
+        ),
+        ({"messages": [{"role": "user", "content": "a"}], "model": "x"}, "model", "is not a field"),
+        ({}, "messages", "required"),
+    ],
+)
+def test_a_wrong_opening_is_refused_by_name(
+    yard: Yard, body: dict[str, object], param: str, words: str
+) -> None:
+    with yard.visitor() as visitor:
+        reply = visitor.post("/api/arena/battles", json=body)
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == param
+    assert words in reply.json()["error"]["message"]
+    assert yard.log.last_sequence() == 0
+    assert yard.models.asked == []
+
+
+def test_bodies_that_are_not_json_or_too_long_are_refused(yard: Yard) -> None:
+    with yard.visitor() as visitor:
+        form = visitor.post("/api/arena/battles", data={"messages": "x"})
+        assert form.json()["error"]["code"] == "not_json"
+        broken = visitor.post(
+            "/api/arena/battles", content=b"{", headers={"content-type": "application/json"}
+        )
+        assert broken.status_code == 400
+        long = visitor.post(
+            "/api/arena/battles", content=b'"' + b"x" * 300_000, headers={"content-type": "application/json"}
+        )
+        assert long.json()["error"]["code"] == "body_too_long"
+
+
+def test_one_voter_cannot_keep_everything_busy(open_yard: Callable[..., Yard]) -> None:
+    yard = open_yard(limits=Limits(running_battles_per_voter=2))
+    gate = Gate()
+    held(yard.models, gate)
+    with yard.visitor() as visitor, yard.visitor() as other:
+        body = {"messages": [{"role": "user", "content": "a"}]}
+        battles = [open_battle(visitor)[0] for _ in range(2)]
+        refused = visitor.post("/api/arena/battles", json=body)
+        assert refused.status_code == 429
+        assert refused.headers["retry-after"] == "5"
+        open_battle(other)  # another voter is not held up
+        gate.open()
+        for battle in battles:
+            listen(visitor, battle)
+        open_battle(visitor)
+
+
+def test_an_arena_with_one_contestant_says_what_it_needs(open_yard: Callable[..., Yard]) -> None:
+    yard = open_yard(contestants=CONTESTANTS[:1])
+    with yard.visitor() as visitor:
+        reply = visitor.post("/api/arena/battles", json={"messages": [{"role": "user", "content": "a"}]})
+        assert reply.status_code == 503
+        assert "1 ready now" in reply.json()["error"]["message"]
+        page = visitor.get("/")
+    assert page.status_code == 200
+    assert "1 is ready now" in page.text
+
+
+def test_a_battle_survives_a_restart_of_the_arena(open_yard: Callable[..., Yard]) -> None:
+    before = open_yard()
+    with before.visitor() as visitor:
+        battle, token = open_battle(visitor, "Before?")
+        text = listen(visitor, battle).text
+        cookies = visitor.cookies
+    after = open_yard()
+    with after.visitor() as visitor:
+        visitor.cookies.update(cookies)
+        assert listen(visitor, battle).text == text
+        visitor.post(f"/api/arena/battles/{battle}/turns", json={"content": "After?"})
+        listen(visitor, battle)
+        sides = {model: messages for model, messages in after.models.asked if len(messages) == 3}
+        shown = vote(visitor, battle, token).json()
+    for side in ("a", "b"):
+        assert [message["content"] for message in sides[shown[side]["name"]]] == [
+            "Before?",
+            text[side],
+            "After?",
+        ]
+
+
+def test_a_battle_with_erased_words_is_closed(open_yard: Callable[..., Yard], log: EventLog) -> None:
+    before = open_yard()
+    with before.visitor() as visitor:
+        battle, token = open_battle(visitor, "A secret?")
+        listen(visitor, battle)
+        cookies = visitor.cookies
+    opened = log.find(BattleOpened, subject=battle)
+    assert opened is not None
+    assert isinstance(opened.data, BattleOpened)
+    generations = [event.data for event in log.read(types=[GenerationFinished])]
+    log.erase_subject(opened.data.voter)
+    for generation in generations:  # the answers were kept under the voter's key too
+        assert isinstance(generation, GenerationFinished)
+        assert generation.response is not None
+        with pytest.raises(ContentMissing):
+            log.read_content(generation.response)
+    after = open_yard()
+    with after.visitor() as visitor:
+        visitor.cookies.update(cookies)
+        page = visitor.get(f"/battles/{battle}")
+        assert page.status_code == 200
+        assert "Your words were erased." in page.text
+        assert "A secret?" not in page.text
+        assert vote(visitor, battle, token).status_code == 410
+
+
+def test_a_refused_write_is_told_and_nothing_is_acknowledged(yard: Yard, tmp_path: Path) -> None:
+    with yard.visitor() as visitor:
+        battle, token = open_battle(visitor)
+        listen(visitor, battle)
+        yard.log.close()
+        reply = vote(visitor, battle, token)
+        assert reply.status_code == 507
+        assert reply.json()["error"]["code"] == "storage_failed"
+    with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as again:
+        assert votes(again) == []
+
+
+def test_heartbeats_keep_a_silent_stream_open(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiltyard.arena.watching.HEARTBEAT_S", 0.01)
+    gate = Gate()
+    for name in NAMES:
+        yard.models.answers[name] = lambda _messages: [gate, "late"]
+    with yard.visitor() as visitor:
+        battle, _ = open_battle(visitor)
+        beats = 0
+        with visitor.stream("GET", f"/api/arena/battles/{battle}/events") as response:
+            for line in response.iter_lines():
+                if line == ": still here":
+                    beats += 1
+                    if beats == 3:
+                        gate.open()
+                if line.startswith("event: settled"):
+                    break
+    assert beats >= 3

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -88,7 +89,7 @@ def cut_texts(draw: st.DrawFn) -> tuple[str, list[bytes]]:
     text = draw(st.text(ALPHABET, max_size=14))
     data = text.encode()
     cuts = sorted(draw(st.sets(st.integers(0, len(data)))) | {0, len(data)})
-    return text, [data[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+    return text, [data[a:b] for a, b in pairwise(cuts)]
 
 
 @given(cut_texts(), st.lists(st.text(ALPHABET, min_size=1, max_size=4), max_size=3))
@@ -107,7 +108,7 @@ def test_how_a_text_is_cut_into_tokens_changes_nothing(cut: tuple[str, list[byte
 def test_no_more_is_held_back_than_could_become_a_stop_string(
     cut: tuple[str, list[bytes]], stop: list[str]
 ) -> None:
-    text, pieces = cut
+    _, pieces = cut
     stream, seen, data = TextStream(stop), "", b""
     for part in pieces:
         piece = stream.push(part)

@@ -104,11 +104,13 @@ class Model {
     void check_batch(const Batch& batch) const;
     void check_block(int block) const;
     void prepare(const Batch& batch);
+    void arrange_weights();
 
     const ModelShape shape_;
     const KernelTable& kernels_;
     ThreadPool pool_;
     RopeTable rope_;
+    MappedMemory weights_;             // all matrices, in the order in which a pass reads them
     PackedMatrix embedding_, output_;  // tied: output_ stays empty
     std::vector<float> output_norm_;
     std::vector<Layer> layers_;

@@ -32,7 +32,16 @@ class PackedMatrix {
     int tiles() const { return groups_.padded_rows() / kTileRows; }
     size_t tile_bytes() const { return (size_t)blocks() * tile_block_bytes(form_); }
     size_t bytes() const { return (size_t)tiles() * tile_bytes(); }
-    const uint8_t* tile(int i) const { return memory_.data() + (size_t)i * tile_bytes(); }
+    const uint8_t* tile(int i) const {
+        return base_ + (size_t)(i / run_ * period_ + i % run_) * tile_bytes();
+    }
+
+    // Move the tiles to `base`, in runs of `run` tiles, one run every `period` tiles, and give the own memory
+    // back. Two matrices of equal tile size interleave so; with run = period = 1 the tiles lie side by side.
+    void move_to(uint8_t* base, int run, int period);
+    size_t bytes_at(int period, int run) const {
+        return (size_t)((tiles() + run - 1) / run) * period * tile_bytes();
+    }
 
     // One row of the file as floats, e.g. a token's embedding; writes `columns` values.
     void decode(int row, float* out) const;
@@ -42,7 +51,9 @@ class PackedMatrix {
     int packed_row(int row) const {
         return row / groups_.group * groups_.padded_group() + row % groups_.group;
     }
-    MappedMemory memory_;
+    MappedMemory memory_;  // empty once moved
+    const uint8_t* base_ = nullptr;
+    int run_ = 1, period_ = 1;
     WeightForm form_ = WeightForm::q4;
     RowGroups groups_;
     int columns_ = 0;

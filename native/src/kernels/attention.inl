@@ -89,9 +89,10 @@ static inline void add_values(const float (*p)[kBlockTokens], int tokens, const 
 
 // G query heads of one kv head over one block of up to 32 tokens. Only the first `tokens` slots are believed:
 // scores of the others are replaced before use, and their values are never read.
-template <class Kv, int G>
-static inline void attend_block(const float* q, int head_dim, int tokens, const uint8_t* keys,
-                                const uint8_t* values, float* maximum, float* total, float* out) {
+template <class Kv, int G, int kHeadDim>
+[[gnu::noinline]] static void attend_block(const float* q, int head_dim, int tokens, const uint8_t* keys,
+                                           const uint8_t* values, float* maximum, float* total, float* out) {
+    if (kHeadDim) head_dim = kHeadDim;  // a constant lets the compiler fold the strides
     F8 s[G][4];
 #pragma GCC unroll 4
     for (int g = 0; g < G; g++)
@@ -130,16 +131,14 @@ static inline void attend_block(const float* q, int head_dim, int tokens, const 
         for (int i = 0; i < head_dim; i += 8)
             f8_store(out + g * head_dim + i, f8_mul(f8_load(out + g * head_dim + i), factor));
     }
-    int c = 0;
-    for (; c + 4 <= head_dim / 8; c += 4) add_values<Kv, G, 4>(p, tokens, values, head_dim, c, out);
-    for (; c < head_dim / 8; c++) add_values<Kv, G, 1>(p, tokens, values, head_dim, c, out);
+    const int whole = head_dim / 32 * 4;
+    for (int c = 0; c < whole; c += 4) add_values<Kv, G, 4>(p, tokens, values, head_dim, c, out);
+    for (int c = whole; c < head_dim / 8; c++) add_values<Kv, G, 1>(p, tokens, values, head_dim, c, out);
 }
 
-template <class Kv>
-static void attend(const float* q, int heads, int head_dim, KvView kv, float* maximum, float* total,
-                   float* out) {
-    for (int g = 0; g < heads; g++) maximum[g] = kMasked, total[g] = 0;
-    std::memset(out, 0, sizeof(float) * heads * head_dim);
+template <class Kv, int kHeadDim>
+static void attend_blocks(const float* q, int heads, int head_dim, const KvView& kv, float* maximum,
+                          float* total, float* out) {
     for (int b = 0; b * kBlockTokens < kv.tokens; b++) {
         const int left = kv.tokens - b * kBlockTokens, tokens = left < kBlockTokens ? left : kBlockTokens;
         const uint8_t* keys = kv.keys + (size_t)kv.table[b] * kv.block_bytes;
@@ -147,13 +146,28 @@ static void attend(const float* q, int heads, int head_dim, KvView kv, float* ma
         int g = 0;  // heads are independent: how they share loads cannot change bits
         const auto run = [&](auto size) {
             constexpr int G = decltype(size)::value;
-            attend_block<Kv, G>(q + g * head_dim, head_dim, tokens, keys, values, maximum + g, total + g,
-                                out + g * head_dim);
+            attend_block<Kv, G, kHeadDim>(q + g * head_dim, head_dim, tokens, keys, values, maximum + g,
+                                          total + g, out + g * head_dim);
             g += G;
         };
         while (heads - g >= 5 || heads - g == 3) run(std::integral_constant<int, 3>());
         while (heads - g >= 2) run(std::integral_constant<int, 2>());
         if (heads - g == 1) run(std::integral_constant<int, 1>());
+    }
+}
+
+template <class Kv>
+static void attend(const float* q, int heads, int head_dim, KvView kv, float* maximum, float* total,
+                   float* out) {
+    for (int g = 0; g < heads; g++) maximum[g] = kMasked, total[g] = 0;
+    std::memset(out, 0, sizeof(float) * heads * head_dim);
+    switch (head_dim) {
+        case 64:
+            return attend_blocks<Kv, 64>(q, heads, head_dim, kv, maximum, total, out);
+        case 128:
+            return attend_blocks<Kv, 128>(q, heads, head_dim, kv, maximum, total, out);
+        default:
+            return attend_blocks<Kv, 0>(q, heads, head_dim, kv, maximum, total, out);
     }
 }
 

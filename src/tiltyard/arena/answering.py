@@ -29,7 +29,10 @@ async def answer_side(
     contestant = battle.contestants[side]
     try:
         async with client.stream_chat(
-            contestant.identity, battle.conversation(side), max_tokens=max_tokens
+            contestant.identity,
+            battle.conversation(side),
+            max_tokens=max_tokens,
+            user=battle.voter,  # the gateway keeps the words under this subject's key: erasure reaches them
         ) as stream:
             answer.generation = stream.generation or None
             if stream.identity and stream.identity != contestant.behaviour:

@@ -84,6 +84,9 @@ def _restore(log: EventLog, name: str) -> Battle | None:
                 battle.vote = cast_vote_of(event, vote)
             case _:
                 pass  # an event of a later version that is about this battle too
+    if battle is not None and battle.erased:
+        for turn in battle.turns:  # an answer repeats the question often enough
+            turn.answers = {side: Answer(finish="failed", trouble=WORDS_GONE) for side in SIDES}
     return battle
 
 

@@ -12,6 +12,7 @@ from tiltyard.errors import Conflict
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import Choice, IdentityRegistered, Side
 from tiltyard.identity.canonical import Digest, Json
+from tiltyard.identity.difference import behaviour_differences
 from tiltyard.identity.manifest import Behaviour
 
 LEADERBOARD = "/leaderboard"
@@ -29,8 +30,13 @@ class RevealedSide:
     description: str
     organization: str
     license: str
-    setting: Mapping[str, str]
-    """Manifest fields in words, such as `sampling.temperature`; empty when the manifest is not known here."""
+    manifest: Behaviour | None
+    """`None` when it is not known here."""
+
+    @property
+    def setting(self) -> dict[str, str]:
+        """The manifest's fields in words, by dotted path, such as `default_sampling.temperature`."""
+        return {} if self.manifest is None else dict(setting_of(self.manifest))
 
 
 @dataclass(frozen=True)
@@ -58,15 +64,12 @@ class Reveal:
 
     @property
     def differences(self) -> list[Difference]:
-        """Manifest fields in which the sides differ."""
+        """Manifest fields in which the sides differ; none when a manifest is not known here."""
+        if self.a.manifest is None or self.b.manifest is None:
+            return []
         return [
-            Difference(field, first, second)
-            for field in self.a.setting
-            if (first := self.a.setting[field]) != (second := self.b.setting.get(field, "none"))
-        ] + [
-            Difference(field, "none", value)
-            for field, value in self.b.setting.items()
-            if field not in self.a.setting
+            Difference(one.field.removeprefix("behaviour."), _words(one.left), _words(one.right))
+            for one in behaviour_differences(self.a.manifest, self.b.manifest)
         ]
 
     @property
@@ -142,7 +145,7 @@ def _unmask(
         description=entrant.description,
         organization=entrant.organization,
         license=entrant.license,
-        setting={} if entrant.manifest is None else dict(setting_of(entrant.manifest)),
+        manifest=entrant.manifest,
     )
 
 

@@ -125,12 +125,14 @@ class Battle:
         """Set by the next `notify`; take it before looking, so that no change is missed."""
         return self._changed
 
+    def check_words(self) -> None:
+        """Raise `ContentMissing` once the voter's words were erased."""
+        if self.erased:
+            raise ContentMissing("the words of this battle were erased, so it is closed. Start a new round.")
+
     def check_open(self) -> None:
         """Raise `Conflict` once the vote is cast, `ContentMissing` once the words are gone."""
-        if self.erased:
-            raise ContentMissing(
-                "the words of this battle were erased, so it cannot go on. Start a new round."
-            )
+        self.check_words()
         if self.vote is not None:
             raise Conflict(
                 "this battle has its vote and is closed. Start a new round to ask something else.",
@@ -179,6 +181,7 @@ class Battle:
         """Raise unless a vote may be cast now."""
         if self.vote is not None:
             raise Conflict("this battle has its vote already; the first one counts.", code="already_voted")
+        self.check_words()
         self.check_settled()
         if not self.judged_turns:
             raise Conflict(

@@ -126,10 +126,17 @@ def show(context: click.Context, wanted: str, content: bool) -> None:
 @command.command()
 @click.option("--head", metavar="N:HASH", help="A head printed earlier: fails if the log no longer holds it.")
 @click.option("--content", is_flag=True, help="Also decrypt all words and compare them with their digests.")
+@click.option(
+    "--restored",
+    is_flag=True,
+    help="The log was restored from a backup: forget the newer head kept in keys.db.",
+)
 @click.pass_context
-def verify(context: click.Context, head: str | None, content: bool) -> None:
+def verify(context: click.Context, *, head: str | None, content: bool, restored: bool) -> None:
     """Check events against their seals; exit 1 and name the first fault if there is one."""
     with _opened(context) as log, _Progress("checking") as progress:
+        if restored:
+            log.forget_head()
         report = log.verify(
             head=Head.parse(head) if head else None, check_contents=content, report=progress.show
         )

@@ -11,7 +11,9 @@ from tiltyard.arena.pairing import Entrant
 from tiltyard.cli.serving import Running, serve
 from tiltyard.cli.settings import load_settings
 from tiltyard.client import ModelClient
+from tiltyard.events.schema import LeaderboardPublished
 from tiltyard.web.app import create_web
+from tiltyard.web.leaderboard import leaderboard_routes
 
 
 @click.command()
@@ -26,10 +28,22 @@ def command(host: str | None, port: int | None, data: Path | None, config: Path 
 
 def make_pages(running: Running) -> Starlette:
     """Make the pages over what runs."""
+    log = running.log
+
+    async def publish(board: LeaderboardPublished) -> None:
+        await log.append(board, subject="leaderboard", source="tiltyard/web")
+
+    board = leaderboard_routes(
+        votes=log.votes,
+        identities=log.identities,
+        minimum_votes=running.settings.file.arena.minimum_votes,
+        publish=publish,
+    )
     return create_web(
-        log=running.log,
+        log=log,
         client=ModelClient(running.url),
         contestants=lambda: entrants(running),
+        routes=board,
     )
 
 

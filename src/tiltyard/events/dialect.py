@@ -202,7 +202,7 @@ class PostgresDatabase(Database):
             metadata.create_all(connection)
             connection.exec_driver_sql(
                 "CREATE OR REPLACE FUNCTION tiltyard_append_only() RETURNS trigger LANGUAGE plpgsql AS "
-                "$$ BEGIN RAISE EXCEPTION '% is append-only', TG_TABLE_NAME; END $$"
+                "$$ BEGIN RAISE EXCEPTION USING MESSAGE = TG_TABLE_NAME || ' is append-only'; END $$"
             )
             for table in append_only:
                 connection.exec_driver_sql(

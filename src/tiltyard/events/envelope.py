@@ -14,7 +14,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 import rfc8785
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 
 from tiltyard.errors import InvalidRequest, StorageFailed
 from tiltyard.events.schema import EVENT_TYPES, EventData, Unrecognised
@@ -61,7 +61,7 @@ class StoredEvent:
 
     def to_cloudevent(self) -> dict[str, Json]:
         """Return the CloudEvents 1.0 document in its JSON form."""
-        return {**self._attributes(), "data": json.loads(self.data_json)}
+        return {**self._attributes(), "data": _parse(self.data_json)}
 
     def canonical_bytes(self) -> bytes:
         """Return the canonical JSON (RFC 8785) of `to_cloudevent()`: the bytes under the seal."""
@@ -113,7 +113,7 @@ def parse_data(type_name: str, text: str) -> EventData:
     """Parse canonical JSON into its event class; raises `StorageFailed` if the words do not fit it."""
     event_type = TYPES.get(type_name)
     if event_type is None:
-        return Unrecognised(document=json.loads(text))
+        return Unrecognised(document=_parse(text))
     try:
         return event_type.model_validate_json(text)
     except ValidationError as error:
@@ -121,6 +121,14 @@ def parse_data(type_name: str, text: str) -> EventData:
             f"an event of type {type_name} does not fit its schema ({error.error_count()} faults, first: "
             f"{error.errors()[0]['loc']}: {error.errors()[0]['msg']}); run `tiltyard events verify`"
         ) from error
+
+
+def _parse(text: str) -> dict[str, JsonValue]:
+    # Canonical JSON writes 1e16 as 10000000000000000; we never write integers beyond 2^53: it was a float.
+    document: dict[str, JsonValue] = json.loads(
+        text, parse_int=lambda digits: number if abs(number := int(digits)) < 2**53 else float(digits)
+    )
+    return document
 
 
 def check_name(value: str, param: str) -> str:

@@ -17,6 +17,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from pathlib import Path
 
 from sqlalchemy import func, select
@@ -95,10 +96,15 @@ class EventLog(Queries):
                         "or start tiltyard once to make it"
                     )
         key_file = master_key or keys.with_name("master.key")
-        master = MasterKey.load_or_create(key_file, create=create)
         key_database = SqliteDatabase(keys)
-        prepare_keys(key_database, master, key_file)
-        return cls(database, prepare_log(database), key_database, master, clock_ns)
+        with ExitStack() as if_refused:
+            if_refused.callback(database.close)
+            if_refused.callback(key_database.close)
+            master = MasterKey.load_or_create(key_file, create=create)
+            prepare_keys(key_database, master, key_file)
+            log = cls(database, prepare_log(database), key_database, master, clock_ns)
+            if_refused.pop_all()
+        return log
 
     async def append(
         self,
@@ -217,6 +223,10 @@ class EventLog(Queries):
             read_content=self.read_content if check_contents else None,
             report=report,
         ).run()
+
+    def forget_head(self) -> None:
+        """Forget the newest seal kept in the keys' database: for a log restored from an older backup."""
+        self._heads.forget()
 
     def rebuild(self, report: Callable[[int, int], None] | None = None) -> int:
         """Recreate every projection from the events, in one transaction; returns how many events were read.

@@ -31,6 +31,7 @@ class ContentRef(Frozen):
     digest: str
     """`hmac-sha256:<hex>` of the plain bytes under the subject's key; useless once the key is destroyed."""
     size_bytes: int
+    """Length of the plain bytes."""
 
 
 class EventData(Frozen):
@@ -48,11 +49,17 @@ class IdentityRegistered(EventData):
 
     TYPE: ClassVar[str] = "tiltyard.identity.registered.v1"
     name: str
+    """The name in `tiltyard.toml`."""
     behaviour: Digest
+    """Behaviour digest."""
     deployment: Digest
+    """Deployment digest."""
     behaviour_manifest: Behaviour
+    """What the behaviour digest names."""
     deployment_manifest: Deployment
+    """What the deployment digest names."""
     declaration: IdentityDeclaration
+    """What the user wrote."""
 
     def unique_key(self) -> str | None:
         """One registration per name, behaviour and deployment."""
@@ -63,9 +70,13 @@ class ChoiceOutcome(Frozen):
     """How one of the `n` answers of a generation ended."""
 
     index: int
+    """0 to `n` - 1."""
     finish_reason: FinishReason
+    """`stop`, `length`, `cancelled` or `failed`."""
     stop_match: str | None = None
+    """The stop string that ended it, if one did."""
     completion_tokens: int
+    """Tokens of this answer."""
 
 
 class GenerationFinished(EventData):
@@ -73,40 +84,63 @@ class GenerationFinished(EventData):
 
     TYPE: ClassVar[str] = "tiltyard.generation.finished.v1"
     generation: str
+    """Generation id, `gen_…`; also the event's subject and the response's `id`."""
     endpoint: Literal["chat.completions", "completions"]
+    """Which door was used."""
     behaviour: Digest
+    """Behaviour digest of the identity that answered."""
     deployment: Digest
+    """Deployment digest of the identity that answered."""
     alias: str
     """The model name that the client asked for."""
     identity: str
     """The identity name that it was resolved to."""
     worker: str
+    """Name of the worker process."""
     service_class: Literal["interactive", "agent", "batch"] = "interactive"
+    """Scheduling class."""
     prompt: ContentRef | None
     """The request as served: messages or prompt, in canonical JSON."""
     response: ContentRef | None
     """`{"choices": [{"index", "text", "token_ids", "finish_reason"}]}` in canonical JSON."""
     prompt_token_digest: Digest | None
+    """Digest of the prompt's token ids as the engine saw them."""
     sampling: DefaultSampling
     """Effective values: the request's over the identity's defaults."""
     seed: Seed
+    """Seed of the first choice; drawn by the gateway when the request brought none."""
     stop: tuple[str, ...] = ()
+    """Stop strings."""
     logit_bias: dict[str, float] = Field(default_factory=dict)
+    """Bias by token id (in decimal)."""
     n: int = 1
+    """Answers asked for."""
     ignore_eos: bool = False
-    """Whether end-of-text tokens were ordinary ones (load tests ask for it)."""
+    """Whether end-of-text tokens were ordinary ones (load tools ask for it)."""
     stream: bool
+    """Whether it was streamed."""
     choices: tuple[ChoiceOutcome, ...]
+    """One for each answer."""
     error: str | None = None
+    """Code of the error that ended it, if one did."""
     prompt_tokens: int
+    """Tokens of the prompt."""
     cached_tokens: int
+    """Prompt tokens whose KV came from the prefix cache."""
     completion_tokens: int
+    """Tokens of all answers."""
     queue_ms: float | None = None
+    """Waiting for the scheduler."""
     prefill_ms: float | None = None
+    """From the first prefill chunk to the first token."""
     decode_ms: float | None = None
+    """From the first token to the last."""
     time_to_first_token_ms: float | None = None
+    """From arrival at the gateway to the first token."""
     total_ms: float
+    """From arrival at the gateway to the end."""
     peak_kv_blocks: int | None = None
+    """Most KV blocks held at once."""
 
     def unique_key(self) -> str | None:
         """One ending a generation."""
@@ -117,8 +151,11 @@ class Contestant(Frozen):
     """One side of a battle."""
 
     side: Side
+    """`a` (left) or `b` (right)."""
     identity: str
+    """Identity name."""
     behaviour: Digest
+    """Behaviour digest."""
 
 
 class BattleOpened(EventData):
@@ -126,9 +163,11 @@ class BattleOpened(EventData):
 
     TYPE: ClassVar[str] = "tiltyard.battle.opened.v1"
     battle: str
+    """Battle id, `bat_…`; also the event's subject."""
     voter: str
     """Pseudonymous voter id."""
     contestants: tuple[Contestant, Contestant]
+    """Who stood on which side."""
     pair_probability: float
     """Probability of this unordered pair under the policy that drew it."""
     side_probability: float
@@ -136,6 +175,7 @@ class BattleOpened(EventData):
     policy: str
     """Name and version of the pairing policy."""
     vote_token_digest: Digest
+    """Digest of the single-use token with which the vote must come."""
 
     def unique_key(self) -> str | None:
         """A battle opens once."""
@@ -147,10 +187,13 @@ class BattleTurnStarted(EventData):
 
     TYPE: ClassVar[str] = "tiltyard.battle.turn.started.v1"
     battle: str
+    """Battle id."""
     turn: int
+    """Number of the user message in the battle."""
     attempt: int
     """0 at first, then one more for each regeneration."""
     message: ContentRef
+    """What the user said."""
 
     def unique_key(self) -> str | None:
         """An attempt starts once."""
@@ -162,12 +205,19 @@ class BattleTurnFinished(EventData):
 
     TYPE: ClassVar[str] = "tiltyard.battle.turn.finished.v1"
     battle: str
+    """Battle id."""
     turn: int
+    """Number of the user message in the battle."""
     attempt: int
+    """Which attempt ended."""
     generation_a: str | None
+    """Generation of side a; `None` when none was started."""
     generation_b: str | None
+    """Generation of side b; `None` when none was started."""
     finish_a: FinishReason
+    """How side a ended."""
     finish_b: FinishReason
+    """How side b ended."""
 
     def unique_key(self) -> str | None:
         """An attempt ends once."""
@@ -179,17 +229,29 @@ class VoteCast(EventData):
 
     TYPE: ClassVar[str] = "tiltyard.vote.cast.v1"
     battle: str
+    """Battle id; also the event's subject."""
     voter: str
+    """Pseudonymous voter id."""
     choice: Choice
+    """`a`, `b`, `tie` or `both_bad`."""
     identity_a: str
+    """Identity name of side a."""
     identity_b: str
+    """Identity name of side b."""
     behaviour_a: Digest
+    """Behaviour digest of side a."""
     behaviour_b: Digest
+    """Behaviour digest of side b."""
     pair_probability: float
+    """As in `BattleOpened`."""
     side_probability: float
+    """As in `BattleOpened`."""
     turns: int
+    """User messages answered before the vote."""
     generations_a: tuple[str, ...]
+    """Generations of side a that the voter saw last, a turn each."""
     generations_b: tuple[str, ...]
+    """Generations of side b that the voter saw last, a turn each."""
 
     def unique_key(self) -> str | None:
         """One vote a battle."""
@@ -201,11 +263,17 @@ class LeaderboardPublished(EventData):
 
     TYPE: ClassVar[str] = "tiltyard.leaderboard.published.v1"
     digest: Digest
+    """Digest of the leaderboard in canonical JSON."""
     method: str
+    """Name and version of the rating method."""
     ruleset: str
+    """Name and version of the rules that say which votes count."""
     votes: int
+    """Votes counted."""
     first_sequence: int
+    """First event of the range that was read."""
     last_sequence: int
+    """Last event of the range that was read."""
 
     def unique_key(self) -> str | None:
         """One publication per content."""
@@ -217,8 +285,11 @@ class WorkerReady(EventData):
 
     TYPE: ClassVar[str] = "tiltyard.worker.ready.v1"
     worker: str
+    """Name of the worker; also the event's subject."""
     identities: dict[str, Digest]
+    """Deployment digest by identity name."""
     load_ms: float
+    """From the start of the process to ready."""
 
 
 class WorkerStopped(EventData):
@@ -226,7 +297,9 @@ class WorkerStopped(EventData):
 
     TYPE: ClassVar[str] = "tiltyard.worker.stopped.v1"
     worker: str
+    """Name of the worker; also the event's subject."""
     reason: str
+    """Why, in words."""
 
 
 class SubjectErased(EventData):
@@ -236,7 +309,9 @@ class SubjectErased(EventData):
     erased: str
     """The data subject, a pseudonymous id."""
     keys_destroyed: int
+    """How many keys the person had."""
     reason: str
+    """Why, in words."""
 
 
 class Unrecognised(EventData):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import delete, func, insert, select, update
 
 from tiltyard.errors import ContentMissing, InvalidRequest, LogTampered, StorageFailed
 from tiltyard.events.committer import newest_seal
@@ -110,6 +110,11 @@ class HeadKeeper:
                 connection.execute(insert(heads).values(log_id=self._log_id, **values))
             elif number < seal.number:
                 connection.execute(update(heads).where(heads.c.log_id == self._log_id).values(**values))
+
+    def forget(self) -> None:
+        """Remember nothing of this log."""
+        with self._keys.writing() as connection:
+            connection.execute(delete(heads).where(heads.c.log_id == self._log_id))
 
     def kept(self) -> Head | None:
         """Return the remembered head; raises `LogTampered` if it was not written with this master key."""

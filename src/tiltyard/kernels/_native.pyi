@@ -8,6 +8,7 @@ from typing import Annotated
 import numpy
 from numpy.typing import NDArray
 
+
 BLOCK_TOKENS: int = 32
 
 NUMERICS_VERSION: int = 1
@@ -17,35 +18,12 @@ class NativeModel:
     A Llama-architecture model; the same logits, bit for bit, in any batch.
     """
 
-    def __init__(
-        self,
-        *,
-        n_layers: int,
-        n_heads: int,
-        n_kv_heads: int,
-        head_dim: int,
-        dim: int,
-        ff_dim: int,
-        vocab_size: int,
-        max_positions: int,
-        norm_eps: float,
-        rope_base: float,
-        rope_dim: int,
-        tied_embeddings: bool,
-        threads: int,
-        isa: str,
-    ) -> None:
+    def __init__(self, *, n_layers: int, n_heads: int, n_kv_heads: int, head_dim: int, dim: int, ff_dim: int, vocab_size: int, max_positions: int, norm_eps: float, rope_base: float, rope_dim: int, tied_embeddings: bool, threads: int, isa: str) -> None:
         """
         Dimensions as in the GGUF header. Raises ValueError naming the field that is out of range.
         """
 
-    def set_tensor(
-        self,
-        name: str,
-        ggml_type: int,
-        data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order="C", device="cpu", writable=False)],
-        requantize: int | None = None,
-    ) -> None:
+    def set_tensor(self, name: str, ggml_type: int, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], requantize: int | None = None) -> None:
         """
         Pack one tensor from its raw GGUF bytes; `data` is not kept. `requantize`: Q4_0 (2), Q8_0 (8) or None.
         """
@@ -58,23 +36,7 @@ class NativeModel:
         Reserve KV blocks of 32 tokens; memory is committed when a block is written.
         """
 
-    def forward(
-        self,
-        tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
-        positions: Annotated[
-            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
-        ],
-        sequences: Annotated[
-            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
-        ],
-        tables: Annotated[
-            NDArray[numpy.int32], dict(shape=(None, None), order="C", device="cpu", writable=False)
-        ],
-        output_rows: Annotated[
-            NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
-        ],
-        logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu")],
-    ) -> None:
+    def forward(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], sequences: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], output_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
         """
         Run T rows of any sequences: store their keys and values, write the logits of `output_rows`.
 
@@ -84,44 +46,36 @@ class NativeModel:
         """
 
     def copy_block(self, source: int, target: int) -> None: ...
+
     def read_block(self, block: int) -> bytes:
         """
         The block's bytes; only write_block of the same build and precision understands them.
         """
 
-    def write_block(self, block: int, bytes: bytes) -> None: ...
+    def write_block(self, block: int, data: bytes) -> None: ...
+
     def reset_operator_seconds(self) -> None: ...
+
     @property
     def operator_seconds(self) -> dict[str, float]:
         """Wall time of each operator since the last reset, waits included."""
 
     @property
     def kv_bytes_per_block(self) -> int: ...
+
     @property
     def weight_bytes(self) -> int: ...
+
     @property
     def threads(self) -> int: ...
+
     @property
     def isa(self) -> str: ...
 
 def native_isas() -> list[str]:
     """Instruction sets that this build and this CPU share, best first."""
 
-def sample_rows(
-    logits: Annotated[
-        NDArray[numpy.float32], dict(shape=(None, None), order="C", device="cpu", writable=False)
-    ],
-    temperature: Annotated[
-        NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-    top_k: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
-    top_p: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)],
-    min_p: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)],
-    seeds: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order="C", device="cpu", writable=False)],
-    positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order="C", device="cpu", writable=False)],
-    *,
-    isa: str = "",
-) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu")]:
+def sample_rows(logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], temperature: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], top_k: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], top_p: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], min_p: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], seeds: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], *, isa: str = '') -> Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')]:
     """
     One token for each row of logits [R, V]; a pure function of the row, its settings, seed and position.
 
@@ -129,45 +83,19 @@ def sample_rows(
     that order. Raises ValueError naming the row.
     """
 
-def apply_penalties(
-    row: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu")],
-    token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
-    output_counts: Annotated[
-        NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)
-    ],
-    repetition: float,
-    presence: float,
-    frequency: float,
-) -> None:
+def apply_penalties(row: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], output_counts: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], repetition: float, presence: float, frequency: float) -> None:
     """
     In place, as vLLM does: `token_ids` are the distinct tokens of prompt and output, `output_counts` how often
     each occurs in the output (0: prompt only). Repetition touches all, presence and frequency the output's.
     """
 
-def add_bias(
-    row: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu")],
-    token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
-    values: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)],
-) -> None:
+def add_bias(row: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], values: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
     """In place: row[token_ids] += values."""
 
-def log_probabilities(
-    logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)],
-    tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu", writable=False)],
-    *,
-    isa: str = "",
-) -> Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu")]:
+def log_probabilities(logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], *, isa: str = '') -> Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')]:
     """log softmax(logits)[tokens], at temperature 1."""
 
-def top_log_probabilities(
-    logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu", writable=False)],
-    k: int,
-    *,
-    isa: str = "",
-) -> tuple[
-    Annotated[NDArray[numpy.int32], dict(shape=(None,), order="C", device="cpu")],
-    Annotated[NDArray[numpy.float32], dict(shape=(None,), order="C", device="cpu")],
-]:
+def top_log_probabilities(logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], k: int, *, isa: str = '') -> tuple[Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')], Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')]]:
     """
     The k likeliest tokens and their log probabilities, likeliest first, lowest id on ties.
     """

@@ -83,13 +83,11 @@ TENSOR_TYPES: dict[int, TensorType] = {
     6: TensorType("Q5_0", 32, 22),
     7: TensorType("Q5_1", 32, 24),
     8: TensorType("Q8_0", 32, 34),
-    9: TensorType("Q8_1", 32, 36),
     10: TensorType("Q2_K", 256, 84),
     11: TensorType("Q3_K", 256, 110),
     12: TensorType("Q4_K", 256, 144),
     13: TensorType("Q5_K", 256, 176),
     14: TensorType("Q6_K", 256, 210),
-    15: TensorType("Q8_K", 256, 292),
     16: TensorType("IQ2_XXS", 256, 66),
     17: TensorType("IQ2_XS", 256, 74),
     18: TensorType("IQ3_XXS", 256, 98),
@@ -142,10 +140,10 @@ class GgufFile:
     def open(cls, path: Path) -> GgufFile:
         """Map and check a file; raises `ModelRejected` if it is not a sound GGUF file."""
         try:
+            # Before opening: a pipe would wait for a writer, and a device has no size to check against.
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise ModelRejected(f"{path} is not a regular file; a model must be a .gguf file on disk")
             with path.open("rb") as stream:
-                # A pipe or a device has no size to check against.
-                if not stat.S_ISREG(path.stat().st_mode):
-                    raise ModelRejected(f"{path} is not a regular file; a model must be a .gguf file on disk")
                 mapping = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         except ValueError:
             raise ModelRejected(f"{path}: at byte 0: the file is empty, not a GGUF file") from None

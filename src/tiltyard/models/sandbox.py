@@ -327,12 +327,13 @@ def _tojson(
 def _priced(name: str, original: Callable[..., Value]) -> Callable[..., Value]:
     """Wrap a filter that can grow its input."""
 
-    def check(arguments: Sequence[Value]) -> None:
+    def check(arguments: Sequence[Value], named: Mapping[str, Value]) -> None:
         budget = _budget.get()
         # Filters that need Jinja2's context get it first.
-        values = arguments[1:] if hasattr(original, "jinja_pass_arg") else arguments
+        given = arguments[1:] if hasattr(original, "jinja_pass_arg") else arguments
+        values = (*given, *named.values())
         if name == "sum":
-            if any(not isinstance(start, int | float) for start in values[2:]):
+            if not isinstance(named.get("start", given[2] if len(given) > 2 else 0), int | float):
                 raise LimitExceeded("it sums things that are no numbers")
             return
         if name == "replace":
@@ -368,7 +369,9 @@ def _priced(name: str, original: Callable[..., Value]) -> Callable[..., Value]:
 class _Priced:
     """A filter and the check that runs before it; keeps the original's attributes for Jinja2."""
 
-    def __init__(self, original: Callable[..., Value], check: Callable[[Sequence[Value]], None]) -> None:
+    def __init__(
+        self, original: Callable[..., Value], check: Callable[[Sequence[Value], Mapping[str, Value]], None]
+    ) -> None:
         self.original = original
         self.check = check
         self.__dict__.update({k: v for k, v in vars(original).items() if k.startswith("jinja_")})
@@ -376,7 +379,7 @@ class _Priced:
     def __call__(self, *args: Value, **kwargs: Value) -> Value:
         # Filters hand each other generators; only a list can be priced before it is used.
         ready = [list(value) if isinstance(value, GeneratorType) else value for value in args]
-        self.check((*ready, *kwargs.values()))
+        self.check(ready, kwargs)
         return self.original(*ready, **kwargs)
 
 

@@ -102,6 +102,8 @@ class Tokenizer:
         """Turn text into ids, without BOS.
 
         With `special`, control tokens in the text become control tokens; without, they are plain text.
+        Bytes for which the vocabulary has no token (SmolLM2: U+001D and five other control characters) are
+        dropped, as the original tokenizer does.
 
         >>> tokenizer.encode("<|im_end|>", special=True)
         [2]

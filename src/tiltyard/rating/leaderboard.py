@@ -18,7 +18,7 @@ from tiltyard.identity.canonical import Digest, Json, digest_of_json
 from tiltyard.rating.bradley_terry import METHOD, Ratings, fit
 from tiltyard.rating.counts import BothBad, PairCounts
 from tiltyard.rating.ranks import ranks_by_differences, ranks_by_intervals
-from tiltyard.rating.rated_models import RatedModel
+from tiltyard.rating.rated_models import RatedModel, unregistered
 
 Status: TypeAlias = Literal["ranked", "provisional", "unconnected"]
 """With a rank; with too few votes for one; with votes that no chain connects to the main group."""
@@ -188,6 +188,8 @@ class Leaderboard:
             "converged": ratings.converged,
             "iterations": ratings.iterations,
             "components": [list(part) for part in ratings.components],
+            "unbounded": dict(ratings.unbounded),
+            "model_based": sorted(ratings.model_based),
             "rows": [row.to_json() for row in self.rows],
             "pairs": pairs,
         }
@@ -205,8 +207,8 @@ def make_leaderboard(
 ) -> Leaderboard:
     """Rate the votes and rank the models that have at least `minimum_votes`.
 
-    A model of `models` without votes gets a row that says so; a key with votes that `models` does not know is
-    its own name. Provisional models take part in the fit (their votes are evidence about the others) but
+    A model of `models` without votes gets a row that says so; a key with votes that `models` does not know goes by
+    that key. Provisional models take part in the fit (their votes are evidence about the others) but
     push nobody down. Raises `InvalidRequest` naming `minimum_votes`, or as `fit` does.
     """
     if minimum_votes < 1:
@@ -236,7 +238,7 @@ def make_leaderboard(
         wins, losses, ties, bad = counts.tally[node].tolist()
         rows.append(
             LeaderboardRow(
-                model=known.get(key) or RatedModel(key=key, name=key),
+                model=known.get(key) or unregistered(key),
                 status=status,
                 rank=rank,
                 rank_worst=worst,

@@ -55,6 +55,13 @@ class RatedModel:
     """Its name was later given to another behaviour."""
 
 
+def unregistered(key: str) -> RatedModel:
+    """Stand for a key that no identity explains: a digest, shortened, or the name in a votes file."""
+    if key.startswith("sha256:"):
+        return RatedModel(key=key, name=key[:19], behaviour=key)
+    return RatedModel(key=key, name=key)
+
+
 def rated_models(identities: Iterable[IdentityLike]) -> list[RatedModel]:
     """Name each behaviour by its latest registration; `identities` come in the order of their registration.
 

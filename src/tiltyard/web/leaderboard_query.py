@@ -94,8 +94,9 @@ class LeaderboardQuery:
             for field in fields(self)
             if getattr(self, field.name) != getattr(default, field.name)
         }
-        if self.order == FIRST_ORDER[self.sort]:
-            changed.pop("order", None)
+        changed.pop("order", None)
+        if self.order != FIRST_ORDER[self.sort]:  # what a bare `sort` means depends on the column
+            changed["order"] = self.order
         query = urlencode({**changed, **extra})
         return f"{path}?{query}" if query else path
 

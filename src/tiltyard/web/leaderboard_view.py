@@ -231,9 +231,7 @@ def _cell(row: LeaderboardRow, other: LeaderboardRow, score: float, votes: int) 
     share = score / votes
     # Eleven shades, w5 for even; they end at a quarter and three quarters, where strong models mostly stay.
     shade = min(max(round((share - 0.25) * 20), 0), 10)
-    return Cell(
-        f"{share:.0%}", f"{votes:,}", f"w{shade}", f"{pair}: {share:.1%} of {votes:,} votes"
-    )
+    return Cell(f"{share:.0%}", f"{votes:,}", f"w{shade}", f"{pair}: {share:.1%} of {votes:,} votes")
 
 
 def _moment(time_us: int) -> str | None:

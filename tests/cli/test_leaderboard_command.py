@@ -1,0 +1,115 @@
+"""`tiltyard leaderboard` as a user types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tiltyard.cli.main import main
+from tiltyard.events.log import EventLog
+from tiltyard.events.schema import Choice, VoteCast
+
+
+def run(*arguments: str, status: int = 0) -> str:
+    result = CliRunner().invoke(main, ["leaderboard", *arguments], catch_exceptions=False)
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def write(path: Path, *rows: str) -> str:
+    path.write_text("\n".join(["model_a,model_b,winner", *rows]) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def vote(number: int, choice: Choice) -> VoteCast:
+    return VoteCast(
+        battle=f"bat_{number}",
+        voter="someone",
+        choice=choice,
+        identity_a="plum",
+        identity_b="quince",
+        behaviour_a="sha256:" + "a" * 64,
+        behaviour_b="sha256:" + "b" * 64,
+        pair_probability=1.0,
+        side_probability=0.5,
+        turns=1,
+        generations_a=("gen_1",),
+        generations_b=("gen_2",),
+    )
+
+
+def test_a_votes_file_is_rated(tmp_path: Path) -> None:
+    # 12 : 4 is ln 3, which is 95.4 points above and below 1000
+    votes = write(tmp_path / "votes.csv", *["plum,quince,model_a"] * 12, *["plum,quince,model_b"] * 4)
+    output = run("--votes", votes)
+    assert "plum" in output
+    assert "1095" in output
+    assert "905" in output
+    assert "12 / 4 / 0" in output
+    assert "16 votes, both bad as a tie, 10 for a rank" in output
+    assert "bradley-terry/1" in output
+
+
+def test_json_is_what_the_api_answers(tmp_path: Path) -> None:
+    votes = write(tmp_path / "votes.csv", *["plum,quince,tie (bothbad)"] * 3, "quince,plum,model_a")
+    body = json.loads(run("--votes", votes, "--json", "--minimum-votes", "1", "--both-bad", "drop"))
+    assert [row["name"] for row in body["rows"]] == ["quince", "plum"]
+    assert body["rows"][0]["votes"] == 1
+    assert body["rows"][0]["both_bad"] == 3
+    assert body["digest"].startswith("sha256:")
+    assert body["unbounded"] == {"quince": "undefeated", "plum": "winless"}
+
+
+def test_the_log_is_read_without_a_server(tmp_path: Path) -> None:
+    with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
+        for number in range(16):
+            log.append_blocking(vote(number, "b" if number % 4 == 0 else "a"), subject="bat", source="tests")
+    body = json.loads(run("--data", str(tmp_path), "--json"))
+    assert [row["rank"] for row in body["rows"]] == [1, 1]
+    assert body["rows"][0]["rating"] == pytest.approx(1095.424, abs=0.001)
+    assert (body["first_sequence"], body["last_sequence"]) == (1, 16)
+    table = run("--data", str(tmp_path), "--minimum-votes", "20")
+    assert "needs 4 more votes" in table
+
+
+def test_a_log_without_votes_says_how_to_get_some(tmp_path: Path) -> None:
+    EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db").close()
+    assert "No votes yet. Run `tiltyard up`" in run("--data", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("model_a,model_b\nx,y\n", "has no column winner"),
+        ("", "has no column model_a, model_b, winner; its first line names nothing"),
+        ("model_a,model_b,winner\nx,y\n", "line 2: 2 values; the header has 3"),
+        (
+            "model_a,model_b,winner\nx,y,\n",
+            "1 of 1 votes have an outcome that means nothing here: '' (1 times)",
+        ),
+        ("model_a,model_b,winner\nx,x,tie\n", "set 'x' against itself"),
+    ],
+)
+def test_a_file_that_is_no_votes_file_is_one_clear_line(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "votes.csv"
+    path.write_text(text, encoding="utf-8")
+    output = run("--votes", str(path), status=1)
+    assert said in output
+    assert output.count("\n") == 1
+
+
+def test_bytes_that_are_no_text_and_files_that_are_none_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "votes.csv"
+    path.write_bytes(b"model_a,model_b,winner\n\xff,y,tie\n")
+    assert "cannot be read as a CSV file in UTF-8" in run("--votes", str(path), status=1)
+    assert "No such file" in run("--votes", str(tmp_path / "none.csv"), status=1)
+
+
+def test_a_missing_log_and_a_senseless_window_are_said(tmp_path: Path) -> None:
+    assert "there is no" in run("--data", str(tmp_path), status=1)
+    votes = write(tmp_path / "votes.csv", "x,y,tie")
+    assert "has no times" in run("--votes", votes, "--window", "30d", status=1)
+    assert "window is 'soon'" in run("--votes", votes, "--window", "soon", status=1)

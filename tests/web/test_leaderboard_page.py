@@ -1,0 +1,360 @@
+"""The leaderboard over real sockets, from a real log: page, JSON, CSV, chart, and what is published."""
+
+from __future__ import annotations
+
+import csv
+import io
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx2
+import pytest
+from arena_standin import entrant, serving
+from playwright.sync_api import sync_playwright
+
+from tiltyard.client import ModelClient
+from tiltyard.errors import StorageFailed
+from tiltyard.events.log import EventLog
+from tiltyard.events.schema import Choice, IdentityRegistered, LeaderboardPublished, VoteCast
+from tiltyard.identity.declaration import IdentityDeclaration
+from tiltyard.identity.manifest import Deployment
+from tiltyard.web import charts
+from tiltyard.web.app import create_web
+from tiltyard.web.leaderboard import leaderboard_routes, preferred_format
+from tiltyard.web.security import CONTENT_SECURITY_POLICY
+
+MODELS = [entrant("quillon"), entrant("vamplate"), entrant("<b>bold</b>")]
+CHROMIUM = Path("/usr/bin/chromium")
+Start = Callable[..., httpx2.Client]
+
+
+def register(log: EventLog) -> None:
+    for model in MODELS:
+        deployment = Deployment(
+            behaviour=model.behaviour,
+            engine_build="test",
+            isa="scalar",
+            threads=1,
+            block_tokens=32,
+            kv_blocks=8,
+            max_batch_tokens=64,
+            hardware="test",
+        )
+        assert model.manifest is not None
+        event = IdentityRegistered(
+            name=model.name,
+            behaviour=model.behaviour,
+            deployment=deployment.digest,
+            behaviour_manifest=model.manifest,
+            deployment_manifest=deployment,
+            declaration=IdentityDeclaration(
+                model="file", organization="Test bench", license="Apache-2.0", description="a stand-in"
+            ),
+        )
+        log.append_blocking(event, subject=model.name, source="tests")
+
+
+def vote(log: EventLog, number: int, left: int, right: int, choice: Choice) -> None:
+    event = VoteCast(
+        battle=f"bat_{number}",
+        voter="someone",
+        choice=choice,
+        identity_a=MODELS[left].name,
+        identity_b=MODELS[right].name,
+        behaviour_a=MODELS[left].behaviour,
+        behaviour_b=MODELS[right].behaviour,
+        pair_probability=1 / 3,
+        side_probability=0.5,
+        turns=1,
+        generations_a=("gen_1",),
+        generations_b=("gen_2",),
+    )
+    log.append_blocking(event, subject=f"bat_{number}", source="tests")
+
+
+def cast(log: EventLog, votes: int = 40) -> None:
+    """Quillon beats vamplate three times in four; the third model meets vamplate four times."""
+    choices: list[Choice] = ["a", "a", "b", "tie", "a", "both_bad", "a", "b"]
+    for number in range(votes):
+        vote(log, number, 0, 1, choices[number % len(choices)])
+    for number, choice in enumerate(choices[:4]):
+        vote(log, 1000 + number, 1, 2, choice)
+
+
+@pytest.fixture
+def start(log: EventLog) -> Iterator[Start]:
+    """Start the pages over the log; returns a client of them."""
+    with ExitStack() as stack:
+
+        def started(*, clock_us: Callable[[], int] | None = None, publish: object = "log") -> httpx2.Client:
+            async def append(data: LeaderboardPublished) -> object:
+                return await log.append(data, subject="leaderboard", source="tests")
+
+            routes = leaderboard_routes(
+                votes=log.votes,
+                identities=log.identities,
+                minimum_votes=10,
+                publish=append if publish == "log" else publish,  # type: ignore[arg-type]
+                **({"clock_us": clock_us} if clock_us else {}),
+            )
+            web = create_web(
+                log=log,
+                client=ModelClient("http://127.0.0.1:9"),  # nothing listens there: no battle is fought here
+                contestants=lambda: MODELS,
+                routes=routes,
+                rng=random.Random(1),
+            )
+            url = stack.enter_context(serving(web))
+            return stack.enter_context(httpx2.Client(base_url=url, trust_env=False, timeout=20))
+
+        yield started
+
+
+def test_an_empty_board_tells_how_to_get_votes(start: Start, log: EventLog) -> None:
+    register(log)
+    page = start().get("/leaderboard")
+    assert page.status_code == 200
+    assert "No votes yet" in page.text
+    assert '<a href="/">arena</a>' in page.text
+    assert page.text.count("needs 10 more votes") == 3
+    assert not list(log.read(types=[LeaderboardPublished]))
+
+
+def test_a_log_without_identities_and_votes_has_a_page_too(start: Start) -> None:
+    assert start().get("/leaderboard").status_code == 200
+
+
+def test_page_json_and_csv_show_the_same_numbers(start: Start, log: EventLog) -> None:
+    register(log)
+    cast(log)
+    client = start()
+    page = client.get("/leaderboard").text
+    body = client.get("/api/leaderboard").json()
+    table = list(csv.DictReader(io.StringIO(client.get("/leaderboard?format=csv").text)))
+
+    # 20 wins, 10 losses, 5 ties and 5 both bad against vamplate: 25 of 40, which is 400 log10 (25 / 15) points.
+    shown = {row["name"]: row for row in body["rows"]}
+    gap = shown["quillon"]["rating"] - shown["vamplate"]["rating"]
+    assert gap == pytest.approx(88.739, abs=0.002)
+    assert [row["rank"] for row in body["rows"]] == [1, 1, None]
+    assert shown["<b>bold</b>"]["notes"] == ["needs 6 more votes"]
+    assert body["votes"] == 44
+    assert (body["first_sequence"], body["last_sequence"]) == (4, 47)
+
+    assert f">{shown['quillon']['rating']:.0f}</td>" in page
+    assert "20 / 10 / 5" in page
+    assert "needs 6 more votes" in page
+    assert body["digest"] in page
+    assert [row["name"] for row in table] == [row["name"] for row in body["rows"]]
+    assert [float(row["rating"]) for row in table] == [row["rating"] for row in body["rows"]]
+    assert table[2]["notes"] == "needs 6 more votes"
+
+
+def test_a_model_name_cannot_write_html(start: Start, log: EventLog) -> None:
+    register(log)
+    cast(log)
+    client = start()
+    page = client.get("/leaderboard")
+    assert "<b>bold</b>" not in page.text
+    assert "&lt;b&gt;bold&lt;/b&gt;" in page.text
+    assert page.headers["content-security-policy"] == CONTENT_SECURITY_POLICY
+    assert "style=" not in page.text  # the policy would refuse it
+    chart = client.get("/leaderboard/chart.svg").text
+    assert "<b>" not in chart
+
+
+@pytest.mark.parametrize(
+    ("accept", "form"),
+    [
+        ("", "html"),
+        ("*/*", "html"),
+        ("application/json", "json"),
+        ("text/html,application/xhtml+xml,*/*;q=0.8", "html"),
+        ("application/json, text/html;q=0.5", "json"),
+        ("application/json;q=0.4, text/*;q=0.5", "html"),
+        ("application/json;q=0", "html"),
+        ("application/json;q=oops", "html"),
+    ],
+)
+def test_content_negotiation(accept: str, form: str) -> None:
+    assert preferred_format(accept) == form
+
+
+def test_json_is_at_the_address_of_the_page(start: Start, log: EventLog) -> None:
+    register(log)
+    cast(log)
+    client = start()
+    by_header = client.get("/leaderboard", headers={"accept": "application/json"})
+    assert by_header.headers["content-type"] == "application/json"
+    assert by_header.headers["vary"] == "accept"
+    assert by_header.json() == client.get("/leaderboard?format=json").json()
+    assert by_header.json() == client.get("/api/leaderboard").json()
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ("window=yesterday", "window"),
+        ("window=0d", "window"),
+        ("both_bad=loss", "both_bad"),
+        ("minimum_votes=0", "minimum_votes"),
+        ("minimum_votes=ten", "minimum_votes"),
+        ("minimum_votes=٣", "minimum_votes"),
+        ("minimum_votes=99999999999999", "minimum_votes"),
+        ("sort=colour", "sort"),
+        ("order=up", "order"),
+        ("format=xml", "format"),
+        ("format=html", "format"),
+        ("anchor=x", "anchor"),
+        ("window=all&window=30d", "window"),
+    ],
+)
+def test_a_wrong_parameter_is_named(start: Start, query: str, param: str) -> None:
+    response = start().get(f"/api/leaderboard?{query}")
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("query", "param"), [("theme=pink", "theme"), ("size=huge", "size"), ("top=few", "top")]
+)
+def test_a_wrong_chart_parameter_is_named(start: Start, query: str, param: str) -> None:
+    response = start().get(f"/leaderboard/chart.svg?{query}", headers={"accept": "application/json"})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+
+
+def test_policy_window_and_minimum_change_the_numbers(start: Start, log: EventLog) -> None:
+    register(log)
+    cast(log)
+    last = log.votes()[-1].time_us
+    later = start(clock_us=lambda: last + 31 * 86_400_000_000)
+    assert later.get("/api/leaderboard?window=30d").json()["votes"] == 0
+    assert "No votes in this window" in later.get("/leaderboard?window=30d").text
+    client = start(clock_us=lambda: last + 1)
+    assert client.get("/api/leaderboard?window=30d").json()["votes"] == 44
+    dropped = client.get("/api/leaderboard?both_bad=drop").json()
+    quillon, vamplate = dropped["rows"][0], dropped["rows"][1]
+    assert quillon["votes"] == 35
+    # without both bad: 22.5 of 35
+    assert quillon["rating"] - vamplate["rating"] == pytest.approx(102.11, abs=0.01)
+    fewer = client.get("/api/leaderboard?minimum_votes=4").json()
+    assert all(row["rank"] for row in fewer["rows"])
+
+
+def test_sorting_works_without_a_script_and_keeps_the_other_choices(start: Start, log: EventLog) -> None:
+    register(log)
+    cast(log)
+    client = start()
+    page = client.get("/leaderboard?sort=votes&both_bad=drop").text
+    assert page.index(">vamplate<") < page.index(">quillon<") < page.index("&lt;b&gt;bold")
+    assert 'aria-sort="descending"' in page
+    assert 'href="/leaderboard?both_bad=drop&amp;sort=votes&amp;order=asc"' in page
+    turned = client.get("/leaderboard?sort=votes&order=asc&both_bad=drop").text
+    assert turned.index("&lt;b&gt;bold") < turned.index(">quillon<") < turned.index(">vamplate<")
+    by_rank = client.get("/leaderboard?sort=rank&order=desc").text
+    assert by_rank.index(">vamplate<") < by_rank.index(">quillon<") < by_rank.index("needs 6 more")
+
+
+def test_a_board_is_published_once_for_each_content(start: Start, log: EventLog) -> None:
+    register(log)
+    cast(log, 8)
+    client = start()
+    digest = client.get("/api/leaderboard").json()["digest"]
+    client.get("/leaderboard")
+    client.get("/leaderboard?both_bad=drop")  # a reader's own view is not what is published
+    start().get("/leaderboard")  # another process with the same content
+    published = [event.data for event in log.read(types=[LeaderboardPublished])]
+    assert len(published) == 1
+    assert isinstance(published[0], LeaderboardPublished)
+    assert published[0].digest == digest
+    assert (published[0].votes, published[0].method) == (12, "bradley-terry/1")
+    assert (published[0].first_sequence, published[0].last_sequence) == (4, 15)
+    vote(log, 9000, 0, 1, "a")
+    assert client.get("/api/leaderboard").json()["digest"] != digest
+    assert len(list(log.read(types=[LeaderboardPublished]))) == 2
+
+
+def test_a_full_disk_still_shows_the_board_and_says_that_it_was_not_published(
+    start: Start, log: EventLog
+) -> None:
+    register(log)
+    cast(log)
+
+    async def refuse(_: LeaderboardPublished) -> object:
+        raise StorageFailed("the disk is full")
+
+    page = start(publish=refuse).get("/leaderboard")
+    assert page.status_code == 200
+    assert "could not be written to the event log: the disk is full" in page.text
+    assert ">quillon<" in page.text
+
+
+def test_the_chart_is_an_accessible_svg_that_caches_by_content(start: Start, log: EventLog) -> None:
+    register(log)
+    cast(log)
+    client = start()
+    page = client.get("/leaderboard").text
+    address = page.split('<img src="')[1].split('"')[0].replace("&amp;", "&")
+    response = client.get(address)
+    assert response.headers["content-type"] == "image/svg+xml"
+    assert "immutable" in response.headers["cache-control"]
+    assert response.text.startswith("<svg")
+    assert '<title id="chart-title">Ratings with 95% intervals</title>' in response.text
+    assert "quillon 1" in response.text.split('<desc id="chart-description">')[1].split("</desc>")[0]
+    vote(log, 9000, 0, 1, "b")
+    assert client.get(address).headers["cache-control"] == "no-cache"
+    dark = client.get(address.replace("theme=light", "theme=dark")).text
+    assert "#7cc8a6" in dark
+    assert "http" not in dark.replace("http://www.w3.org/", "")
+
+
+def test_without_the_chart_packages_the_page_says_how_to_install_them(
+    start: Start, log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(log)
+    cast(log)
+    monkeypatch.setattr("tiltyard.web.leaderboard_view.CHARTS_MISSING", "altair")
+    monkeypatch.setattr(charts, "CHARTS_MISSING", "altair")
+    charts.interval_chart.cache_clear()
+    client = start()
+    page = client.get("/leaderboard")
+    assert "pip install &#39;tiltyard[web]&#39;" in page.text
+    assert "<img" not in page.text
+    assert ">quillon<" in page.text
+    assert client.get("/leaderboard/chart.svg").status_code == 503
+
+
+@pytest.mark.skipif(not CHROMIUM.exists(), reason="no /usr/bin/chromium here")
+def test_a_browser_without_scripts_sees_sorts_and_reads_all_of_it(start: Start, log: EventLog) -> None:
+    register(log)
+    cast(log)
+    client = start()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        context = browser.new_context(
+            java_script_enabled=False, viewport={"width": 360, "height": 800}, color_scheme="dark"
+        )
+        page = context.new_page()
+        page.goto(f"{client.base_url}/leaderboard")
+        rows = page.locator(".board tbody tr")
+        assert rows.count() == 3
+        page.get_by_role("link", name="Votes", exact=True).click()
+        assert rows.first.locator(".name").inner_text() == "vamplate"
+        page.get_by_role("link", name="leave out").click()
+        assert "both_bad=drop" in page.url
+        assert "sort=votes" in page.url
+        image = page.locator(".only-dark img")
+        image.scroll_into_view_if_needed()
+        assert image.is_visible()
+        assert not page.locator(".only-light img").is_visible()
+        box = image.bounding_box()
+        assert box is not None
+        assert box["height"] > 60
+        assert box["width"] <= 360
+        main = page.locator("main").bounding_box()
+        assert main is not None
+        assert main["width"] <= 360  # the table scrolls, the page does not
+        browser.close()
