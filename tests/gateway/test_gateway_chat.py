@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
@@ -21,8 +22,9 @@ def say(text: str) -> list[ChatCompletionMessageParam]:
 
 
 @pytest.fixture
-def client(stage: Stage) -> OpenAI:
-    return OpenAI(base_url=stage.url + "/v1", api_key="any", max_retries=0)
+def client(stage: Stage) -> Iterator[OpenAI]:
+    with OpenAI(base_url=stage.url + "/v1", api_key="any", max_retries=0) as client:
+        yield client
 
 
 def words(stage: Stage, event: GenerationFinished) -> object:
@@ -228,9 +230,11 @@ def test_a_workers_refusal_reaches_the_client(stage: Stage, client: OpenAI) -> N
 def test_a_request_goes_to_another_worker_when_the_first_refuses_before_a_byte(
     log: EventLog, tmp_path: Path
 ) -> None:
-    with staged(log, tmp_path, workers=2) as stage:
+    with (
+        staged(log, tmp_path, workers=2) as stage,
+        OpenAI(base_url=stage.url + "/v1", api_key="any", max_retries=0) as client,
+    ):
         stage.workers[0].state = "draining"  # the registry does not know yet
-        client = OpenAI(base_url=stage.url + "/v1", api_key="any", max_retries=0)
         answer = client.chat.completions.create(model="chat", messages=say("hello"))
         assert answer.choices[0].message.content == "hello"
         assert recorded(stage, answer.id).worker == "stand-in-1"
@@ -244,3 +248,15 @@ def test_a_request_goes_to_another_worker_when_the_first_refuses_before_a_byte(
             client.chat.completions.create(model="chat", messages=say("third"))
         assert (caught.value.status_code, caught.value.code) == (503, "unavailable")
         assert float(caught.value.response.headers["retry-after"]) > 0
+
+
+def test_an_answer_that_cannot_be_recorded_is_not_given_out_as_done(tmp_path: Path) -> None:
+    log = EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db")
+    with staged(log, tmp_path) as stage:
+        log.close()
+        url, body = stage.url + "/v1/chat/completions", {"model": "chat", "messages": say("hello")}
+        whole = httpx2.post(url, json=body)
+        assert (whole.status_code, whole.json()["error"]["code"]) == (507, "storage_failed")
+        stream = httpx2.post(url, json=body | {"stream": True}).text
+        assert "[DONE]" not in stream
+        assert orjson.loads(stream.strip().split("\n\n")[-1][6:])["error"]["code"] == "storage_failed"

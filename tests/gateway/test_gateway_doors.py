@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Iterator
 
 import httpx2
 import openai
@@ -17,6 +18,12 @@ from tiltyard.gateway.body import MAX_BODY_BYTES
 
 CHAT = "/v1/chat/completions"
 OK = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.fixture
+def client(stage: Stage) -> Iterator[OpenAI]:
+    with OpenAI(base_url=stage.url + "/v1", api_key="any") as client:
+        yield client
 
 
 def error_of(response: httpx2.Response) -> dict[str, str | None]:
@@ -48,8 +55,7 @@ def test_a_bad_request_names_its_field_in_openais_shape(
     assert response.headers["x-request-id"]
 
 
-def test_the_openai_package_sees_the_field_it_got_wrong(stage: Stage) -> None:
-    client = OpenAI(base_url=stage.url + "/v1", api_key="any")
+def test_the_openai_package_sees_the_field_it_got_wrong(client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(
             model="chat", messages=[{"role": "user", "content": "x"}], extra_body={"guided_json": {}}
@@ -123,8 +129,7 @@ def test_a_half_sent_request_leaves_no_trace(stage: Stage) -> None:
     assert stage.log.last_sequence() == before
 
 
-def test_models_are_listed_with_exactly_what_they_mean(stage: Stage) -> None:
-    client = OpenAI(base_url=stage.url + "/v1", api_key="any")
+def test_models_are_listed_with_exactly_what_they_mean(stage: Stage, client: OpenAI) -> None:
     models = list(client.models.list())
     assert [model.id for model in models] == ["chat", "plain", "warm"]
     assert models[0].owned_by == "testers"

@@ -34,10 +34,7 @@ class House:
     url: str
     worker_url: str
     log: EventLog
-
-    @property
-    def client(self) -> OpenAI:
-        return OpenAI(base_url=self.url + "/v1", api_key="any", max_retries=0)
+    client: OpenAI
 
     def event(self, generation: str) -> GenerationFinished:
         return self.log.generation(generation)
@@ -91,7 +88,8 @@ def house(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             with served(create_gateway(router=Router(registry, {"chat": "smollm2"}), log=log)) as url:
                 worker_url = registry.workers[0].url
                 assert worker_url is not None
-                yield House(url, worker_url, log)
+                with OpenAI(base_url=url + "/v1", api_key="any", max_retries=0) as client:
+                    yield House(url, worker_url, log, client)
         finally:
             loop.run(launcher.stop(drain_s=5))
             loop.run(registry.aclose())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable
+from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
@@ -34,7 +34,7 @@ def _too_large(size: int, limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"the body has {size:,} bytes or more; at most {limit:,} are read. Send less.")
 
 
-async def while_connected(work: Coroutine[Any, Any, T], receive: Receive) -> T:
+async def while_connected(work: Awaitable[T], receive: Receive) -> T:
     """Run `work`; when the client hangs up first, cancel it, let it clean up, and raise `ClientDisconnect`.
 
     The request's body must have been read: the next message of `receive` is then the disconnect.

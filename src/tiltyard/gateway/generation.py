@@ -13,7 +13,7 @@ import orjson
 from pydantic import ValidationError
 
 from tiltyard.client.failures import error_from_body, error_from_response, error_from_transport
-from tiltyard.errors import TiltyardError, Unavailable, UpstreamFailed
+from tiltyard.errors import Overloaded, TiltyardError, Unavailable, UpstreamFailed
 from tiltyard.events.ids import new_generation_id
 from tiltyard.events.schema import ChoiceOutcome, FinishReason, GenerationFinished
 from tiltyard.events.vault import NewContent
@@ -146,8 +146,9 @@ class Generation:
                 self._door.router.registry.suspect(name, lost.message)
                 if begun or tried:
                     raise
-            except Unavailable:
-                if tried:
+            except (Unavailable, Overloaded):  # it lives and takes nothing more: draining, or full
+                others = (w for w in self._door.router.registry.serving(self.identity_name) if w.name != name)
+                if tried or next(others, None) is None:
                     raise
             tried.add(name)
             self._route = self._door.router.choose(self.identity_name, without=tried)

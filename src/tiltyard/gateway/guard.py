@@ -8,11 +8,10 @@ come from here carries the page's Origin, which we refuse too.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, MutableMapping
-from typing import Any
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiltyard.events.ids import new_id
 from tiltyard.gateway.errors import Refused, error_response
@@ -76,7 +75,7 @@ def _without_port(host: str) -> str:
 def _with_request_id(send: Send, asked: str) -> Send:
     request_id = asked if _REQUEST_ID.fullmatch(asked) else new_id()
 
-    async def send_with_id(message: MutableMapping[str, Any]) -> None:
+    async def send_with_id(message: Message) -> None:
         if message["type"] == "http.response.start":
             message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
         await send(message)

@@ -128,6 +128,11 @@ class Conversation:
         except TiltyardError as error:
             self._messages.pop()  # the question that got no answer; the client may ask it again
             await self._send_error(error, generation.id)
+        except (WebSocketDisconnect, OSError):
+            pass  # the client is gone; leaving the block has cancelled and recorded the answer
+        except Exception:
+            await self._socket.close(1011, "an unexpected error; the server's log has the details")
+            raise
         else:
             await self._finish(generation, choice.finish_reason)
 
@@ -147,7 +152,7 @@ class Conversation:
 
     async def _cancel(self) -> None:
         """Stop the answer under way, if any, and wait until its end is recorded and sent."""
-        if self._answering is not None and not self._answering.done():
+        if self._answering is not None:
             self._answering.cancel()
             await asyncio.gather(self._answering, return_exceptions=True)
 
