@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -171,31 +170,6 @@ def test_a_reload_in_mid_battle_neither_shows_nor_changes_the_sides(
     page.keyboard.press("ArrowLeft")
     expect(page.locator("#verdict")).to_contain_text(opened.contestants[0].identity)
 
-
-PICTURE_ANSWERS = (
-    """The sky looks blue because of **Rayleigh scattering**: air scatters short waves of light far more than long ones.
-
-1. Sunlight, which holds every colour, enters the atmosphere.
-2. Molecules of nitrogen and oxygen scatter the blue part in all directions.
-3. So blue reaches your eyes from everywhere, and red mostly from the sun itself.
-
-> At sunset the light crosses more air, and most of the blue is gone before it arrives.
-""",
-    """You can estimate it yourself. Scattering goes with the fourth power of the frequency:
-
-```python
-def scattering(wavelength_nm: float) -> float:
-    return (450 / wavelength_nm) ** 4  # 1 for blue
-
-print(f"red: {scattering(700):.2f}")
-```
-
-| colour | wavelength | scattering |
-|---|---|---|
-| blue | 450 nm | 1.00 |
-| red | 700 nm | 0.17 |
-""",
-)
 
 HOSTILE = """<script>window.broken = 1</script>
 <img src=x onerror="window.broken = 2">
@@ -435,21 +409,6 @@ def test_text_is_readable_in_both_themes(yard: Yard, open_page: Callable[..., Pa
         ".votes kbd",
     ):
         assert contrast(page, selector) >= 4.5, selector
-
-
-def test_a_picture_of_the_arena_can_be_taken(
-    open_yard: Callable[..., Yard], open_page: Callable[..., Page], tmp_path: Path
-) -> None:
-    """The picture in README.md: `TILTYARD_PICTURE=docs/arena.png pytest tests/web -k picture` takes it anew."""
-    yard = open_yard(contestants=CONTESTANTS[:2])
-    for name, answer in zip(NAMES, PICTURE_ANSWERS, strict=False):
-        yard.models.answers[name] = lambda _messages, answer=answer: [answer]
-    page = open_page(viewport={"width": 1280, "height": 800})
-    ask(page, yard, "Why is the sky blue?")
-    wait_for_vote(page)
-    picture = Path(os.environ.get("TILTYARD_PICTURE", tmp_path / "arena.png"))
-    page.screenshot(path=picture)
-    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_theme_can_be_switched_and_is_remembered(yard: Yard, open_page: Callable[..., Page]) -> None:

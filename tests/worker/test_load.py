@@ -12,9 +12,9 @@ import pytest
 from tiltyard.errors import ConfigurationError
 from tiltyard.models.architecture import LlamaArchitecture
 from tiltyard.models.gguf import GgufFile
-from tiltyard.models.load import load_native
 from tiltyard.models.prompt import prompt_ids
 from tiltyard.models.tokenizer import Tokenizer
+from tiltyard.worker.load import load_native
 
 
 def test_stories260k_says_what_llama_cpp_says(shared_data: Path) -> None:
