@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from tiltyard.cli.main import main
 
+from tiltyard.cli.main import main
 from tiltyard.cli.progress import LineProgress, progress_on
 
 TOML = """
