@@ -26,6 +26,7 @@ import httpx2
 
 from tiltyard import __version__
 from tiltyard.cli.settings import load_settings
+from tiltyard.models.progress import SilentProgress
 from tiltyard.models.sources import parse_source
 from workloads import WORKLOADS, Figure, Workload, drive, median
 
@@ -114,7 +115,7 @@ def main() -> None:
     arguments = parser.parse_args()
     settings = load_settings(ROOT / "tiltyard.toml")
     declared = settings.models["smollm2-135m"]
-    model = parse_source(declared.source).fetch(settings.cache_dir, declared.sha256, lambda *_: None)
+    model = parse_source(declared.source).fetch(settings.cache_dir, declared.sha256, SilentProgress())
     with tempfile.TemporaryDirectory() as folder:
         ours = Tiltyard(model, arguments.threads, Path(folder))
         try:

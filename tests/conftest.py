@@ -14,13 +14,14 @@ ROOT = Path(__file__).resolve().parent.parent
 def model_path() -> Path:
     """The default model (SmolLM2-135M-Instruct Q4_1); `make test` pulls it first."""
     from tiltyard.cli.settings import load_settings
+    from tiltyard.models.progress import SilentProgress
     from tiltyard.models.sources import parse_source
 
     settings = load_settings(ROOT / "tiltyard.toml")
     if given := os.environ.get("TILTYARD_TEST_MODEL"):
         return Path(given)
     declared = settings.models["smollm2-135m"]
-    return parse_source(declared.source).fetch(settings.cache_dir, declared.sha256, lambda *_: None)
+    return parse_source(declared.source).fetch(settings.cache_dir, declared.sha256, SilentProgress())
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,3 @@
-# hostile templates are one line each
 """Chat templates against Transformers' own renderings, and limits against hostile ones."""
 
 from __future__ import annotations
