@@ -1,108 +1,17 @@
-"""`tiltyard up` as a user starts it: real model, real workers, real log, in processes of their own."""
+"""One real `tiltyard up` for the tests that do not stop it."""
 
 from __future__ import annotations
 
-import os
-import queue
-import re
-import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-START_TIMEOUT_S = 120
-
-
-class Tiltyard:
-    """A running `tiltyard up` (or `serve`), and the other verbs over the same data."""
-
-    def __init__(self, data: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
-        self.data = data
-        self.environment = {**os.environ, "TILTYARD_DATA_DIR": str(data), **(environment or {})}
-        self.environment.pop("TILTYARD_CONFIG", None)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tiltyard.cli.main", *arguments],
-            cwd=ROOT,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.lines: list[str] = []
-        self._queue: queue.Queue[str | None] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    @classmethod
-    def up(cls, data: Path, *arguments: str) -> Tiltyard:
-        """Start everything on a free port and wait until it says that it is ready."""
-        started = cls(data, "up", "--port", "0", *arguments)
-        started.wait_for("ready;")
-        return started
-
-    @property
-    def url(self) -> str:
-        """The address that it printed."""
-        match = re.search(r"OpenAI\s+(http://\S+)/v1", "\n".join(self.lines))
-        assert match, self.lines
-        return match[1]
-
-    def wait_for(self, text: str) -> None:
-        """Wait for a line that begins with `text`."""
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not any(line.startswith(text) for line in self.lines):
-            line = self._queue.get(timeout=max(0.1, deadline - time.monotonic()))
-            assert line is not None, "\n".join(["it ended:", *self.lines])
-            self.lines.append(line.rstrip())
-
-    def interrupt(self) -> int:
-        """Press Ctrl-C; returns the exit status."""
-        self.process.send_signal(signal.SIGINT)
-        return self.ended()
-
-    def ended(self) -> int:
-        """Wait for the end; returns the exit status, with the last lines kept."""
-        status = self.process.wait(60)
-        while (line := self._queue.get(timeout=10)) is not None:
-            self.lines.append(line.rstrip())
-        self._reader.join(10)
-        return status
-
-    def kill(self) -> None:
-        """`kill -9`; the workers end by themselves."""
-        self.process.kill()
-        self.process.wait(10)
-        self._reader.join(10)
-
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run another verb over the same data."""
-        return subprocess.run(
-            [sys.executable, "-m", "tiltyard.cli.main", *arguments],
-            cwd=ROOT,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout as lines:
-            for line in lines:
-                self._queue.put(line)
-        self._queue.put(None)
+from running_tiltyard import Tiltyard
 
 
 @pytest.fixture(scope="session")
 def yard(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterator[Tiltyard]:
-    """One `tiltyard up` for all tests that do not stop it."""
+    """One `tiltyard up` for a whole session."""
     started = Tiltyard.up(tmp_path_factory.mktemp("data"))
     yield started
     assert started.interrupt() == 0

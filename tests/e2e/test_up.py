@@ -9,8 +9,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-
-from conftest import Tiltyard
+from running_tiltyard import Tiltyard
 
 
 def test_ctrl_c_lets_the_answer_in_flight_end_and_exits_0(tmp_path: Path, model_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx2
 import pytest
 from arena_standin import Gate, Refuse, StandIn, entrant
+from arena_yard import CONTESTANTS, Yard, listen, open_battle
 
-from conftest import CONTESTANTS, Yard, listen, open_battle
 from tiltyard.arena.transcript import Limits
 from tiltyard.errors import ContentMissing
 from tiltyard.events.log import EventLog

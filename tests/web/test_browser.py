@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from arena_standin import Gate, Refuse
+from arena_yard import CONTESTANTS, Yard
 from playwright.sync_api import Browser, BrowserContext, Page, Response, expect, sync_playwright
 
-from conftest import CONTESTANTS, Yard
 from tiltyard.events.schema import BattleOpened, VoteCast
 
 CHROMIUM = Path("/usr/bin/chromium")

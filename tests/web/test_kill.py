@@ -11,8 +11,8 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from arena_yard import listen, open_battle
 
-from conftest import listen, open_battle
 from tiltyard.arena.restore import INTERRUPTED
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import BattleOpened, VoteCast

@@ -5,8 +5,8 @@ import re
 import httpx2
 import pytest
 from arena_standin import Gate
+from arena_yard import CONTESTANTS, Yard, listen
 
-from conftest import CONTESTANTS, Yard, listen
 from tiltyard.events.schema import VoteCast
 
 NAMES = [one.name for one in CONTESTANTS]

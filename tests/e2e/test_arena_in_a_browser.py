@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-
-from conftest import ROOT, Tiltyard
+from running_tiltyard import ROOT, Tiltyard
 
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = [

@@ -1,0 +1,79 @@
+"""A running arena for tests, and how a visitor without a browser follows a battle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import httpx2
+import orjson
+from arena_standin import StandIn, entrant
+
+from tiltyard.arena.battle import Arena
+from tiltyard.arena.pairing import Entrant
+from tiltyard.events.log import EventLog
+
+CONTESTANTS = [
+    entrant("quillon-cold", temperature=0.0),
+    entrant("quillon-warm"),
+    entrant("vamplate-raw", template=False),
+]
+
+
+@dataclass
+class Yard:
+    """A running arena: its address, its models and its log."""
+
+    url: str
+    log: EventLog
+    models: StandIn
+    arena: Arena
+    contestants: list[Entrant] = field(default_factory=list)
+
+    def visitor(self, **headers: str) -> httpx2.Client:
+        """A client that keeps its cookies, as a browser does."""
+        return httpx2.Client(base_url=self.url, headers=headers, trust_env=False, timeout=20)
+
+
+@dataclass
+class Heard:
+    """What one event stream said."""
+
+    text: dict[str, str] = field(default_factory=lambda: {"a": "", "b": ""})
+    done: dict[str, dict[str, object]] = field(default_factory=dict)
+    settled: dict[str, object] | None = None
+    raw: str = ""
+    events: list[str] = field(default_factory=list)
+
+
+def listen(visitor: httpx2.Client, battle: str, *, until: Callable[[Heard], bool] | None = None) -> Heard:
+    """Read a battle's events until they end, or until `until` says so."""
+    heard = Heard()
+    with visitor.stream("GET", f"/api/arena/battles/{battle}/events") as response:
+        assert response.status_code == 200, response.read()
+        heard.raw += str(response.headers)
+        event = ""
+        for line in response.iter_lines():
+            heard.raw += line + "\n"
+            if line.startswith("event: "):
+                event = line.removeprefix("event: ")
+            elif line.startswith("data: "):
+                data = orjson.loads(line.removeprefix("data: "))
+                heard.events.append(event)
+                if event == "delta":
+                    heard.text[data["side"]] += data["text"]
+                elif event == "done":
+                    heard.done[data["side"]] = data
+                elif event == "settled":
+                    heard.settled = data
+                if until is not None and until(heard):
+                    break
+    return heard
+
+
+def open_battle(visitor: httpx2.Client, content: str = "Why is the sky blue?") -> tuple[str, str]:
+    """Open a battle through the API; returns its id and its vote token."""
+    response = visitor.post("/api/arena/battles", json={"messages": [{"role": "user", "content": content}]})
+    assert response.status_code == 201, response.text
+    opened = response.json()
+    return opened["battle"], opened["vote_token"]
