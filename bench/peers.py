@@ -23,10 +23,10 @@ import time
 from pathlib import Path
 
 import httpx2
-from tiltyard.models.sources import parse_source
 
 from tiltyard import __version__
 from tiltyard.cli.settings import load_settings
+from tiltyard.models.sources import parse_source
 from workloads import WORKLOADS, Figure, Workload, drive, median
 
 ROOT = Path(__file__).resolve().parent.parent

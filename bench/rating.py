@@ -44,7 +44,9 @@ def main() -> None:
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else default / "chatbotarena_20240814_pair_counts.json"
     data = json.loads(path.read_text())
     rows = written_out(data["models"], data["X"], data["Y"])
-    print(f"{len(rows[0]):,} votes, {len(data['models'])} models, {len(data['X']):,} pairs, numpy {np.__version__}")
+    print(
+        f"{len(rows[0]):,} votes, {len(data['models'])} models, {len(data['X']):,} pairs, numpy {np.__version__}"
+    )
 
     counts = PairCounts.from_pairs(data["models"], data["X"], data["Y"])
     seconds = {
@@ -65,7 +67,7 @@ def main() -> None:
 def written_out(models: list[str], pairs: list[list[int]], counts: list[list[int]]) -> Rows:
     """Write each vote out as a row, in random order, half of them with the sides swapped."""
     flipped = (1, 0, 2, 3)
-    rng = random.Random(20240814)  # noqa: S311  # an order of rows, not a secret
+    rng = random.Random(20240814)  # an order of rows, not a secret
     votes = [
         (models[j], models[i], LABELS[flipped[outcome]])
         if number % 2
@@ -93,7 +95,9 @@ def against_peer(rows: Rows, ours: Ratings, ours_from_rows: float, ours_fit: flo
 
     theirs = fit_peer()  # its compiler's first run is not counted
     ratings = dict(zip(theirs["competitors"], np.asarray(theirs["ratings"]), strict=True))
-    furthest = max(abs(ratings[model] - rating) for model, rating in zip(ours.models, ours.ratings, strict=True))
+    furthest = max(
+        abs(ratings[model] - rating) for model, rating in zip(ours.models, ours.ratings, strict=True)
+    )
     prepare_s, fit_s = timed(prepare, repeats=1), timed(fit_peer, repeats=2)
     print(f"  arena-rank  preprocessing from rows              {prepare_s * 1000:9.1f} ms")
     print(f"  arena-rank  fit and sandwich                     {fit_s * 1000:9.1f} ms")

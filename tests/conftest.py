@@ -13,9 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture(scope="session")
 def model_path() -> Path:
     """The default model (SmolLM2-135M-Instruct Q4_1); `make test` pulls it first."""
-    from tiltyard.models.sources import parse_source
-
     from tiltyard.cli.settings import load_settings
+    from tiltyard.models.sources import parse_source
 
     settings = load_settings(ROOT / "tiltyard.toml")
     if given := os.environ.get("TILTYARD_TEST_MODEL"):

@@ -138,7 +138,12 @@ class ToyWorker:
 
 @asynccontextmanager
 async def toy_worker(
-    script: str = "Hello.", *, gated: bool = False, blocks: int = 32, max_sequences: int = 8, max_queue: int = 64
+    script: str = "Hello.",
+    *,
+    gated: bool = False,
+    blocks: int = 32,
+    max_sequences: int = 8,
+    max_queue: int = 64,
 ) -> AsyncIterator[ToyWorker]:
     model = ScriptedModel(script.encode(), blocks, gated=gated)
     service = WorkerService(

@@ -86,9 +86,14 @@ class ForwardPass {
         }
     };
 
+    static size_t scales_in(int padded) { return round_up(padded / kQuantBlock, 8); }
     Activations rows_of(const Workspace::Quantized& rows, int padded) const {
-        return {rows.q.data(),      rows.scale.data(), rows.sum.data(),
-                rows.values.data(), (size_t)padded,    (size_t)padded / kQuantBlock};
+        return {rows.q.data(),          rows.scale.data(),  rows.sum.data(), rows.fine.data(),
+                rows.fine_scale.data(), rows.values.data(), (size_t)padded,  scales_in(padded)};
+    }
+    static QuantizedBlocks blocks_of(Workspace::Quantized& rows, int padded, int row, int column) {
+        const size_t v = (size_t)row * padded + column, b = row * scales_in(padded) + column / kQuantBlock;
+        return {&rows.q[v], &rows.scale[b], &rows.sum[b], &rows.fine[v], &rows.fine_scale[b]};
     }
     static bool any_int8(std::initializer_list<const PackedMatrix*> users) {
         return std::any_of(users.begin(), users.end(), [](auto* m) { return takes_int8(m->form()); });
@@ -99,11 +104,8 @@ class ForwardPass {
     // columns [at, at + n) of a row, in the forms that `users` read
     void store(Workspace::Quantized& rows, int padded, int row, int at, const float* x, int n,
                std::initializer_list<const PackedMatrix*> users) {
-        const size_t offset = (size_t)row * padded + at;
-        if (any_int8(users))
-            k_.quantize(x, n, &rows.q[offset], &rows.scale[offset / kQuantBlock],
-                        &rows.sum[offset / kQuantBlock]);
-        if (any_float(users)) std::memcpy(&rows.values[offset], x, n * sizeof(float));
+        if (any_int8(users)) k_.quantize(x, n, blocks_of(rows, padded, row, at));
+        if (any_float(users)) std::memcpy(&rows.values[(size_t)row * padded + at], x, n * sizeof(float));
     }
     // rows [t0, t1) times one tile of 16 weight rows -> out[(t - t0) * stride + 0 .. 15]
     void product(const PackedMatrix& w, int tile, const Activations& x, int t0, int t1, float* out,
@@ -135,14 +137,11 @@ class ForwardPass {
         const bool int8 = any_int8(users), floats = any_float(users);
         walker.each(kNorm, rows, 4, [&](int t) {
             const float* x = &w_.residual[(size_t)(which ? which[t] : t) * dim_];
-            const size_t at = (size_t)t * dim_;
-            if (int8) norm_padded(x, gain, at);
-            if (floats) k_.norm_float(x, gain.data(), s_.norm_eps, s_.dim, dim_, &w_.normed.values[at]);
+            if (int8)
+                k_.norm_int8(x, gain.data(), s_.norm_eps, s_.dim, dim_, blocks_of(w_.normed, dim_, t, 0));
+            if (floats)
+                k_.norm_float(x, gain.data(), s_.norm_eps, s_.dim, dim_, &w_.normed.values[(size_t)t * dim_]);
         });
-    }
-    void norm_padded(const float* x, const std::vector<float>& gain, size_t at) {
-        k_.norm_int8(x, gain.data(), s_.norm_eps, s_.dim, dim_, &w_.normed.q[at],
-                     &w_.normed.scale[at / kQuantBlock], &w_.normed.sum[at / kQuantBlock]);
     }
 
     // A unit is one head of the queries, keys or values: product, rotation, then scratch or its KV slot.
@@ -302,8 +301,10 @@ void Model::prepare(const Batch& b) {
     const int rows = std::max(b.rows, b.outputs);  // an output row may be asked for twice
     if (rows > work_.rows) {
         const auto grow = [&](Workspace::Quantized& q, size_t padded) {
-            q.q.assign(rows * padded, 0), q.values.assign(rows * padded, 0);
-            q.scale.assign(rows * padded / kQuantBlock, 0), q.sum.assign(rows * padded / kQuantBlock, 0);
+            for (auto* bytes : {&q.q, &q.fine}) bytes->assign(rows * padded, 0);
+            for (auto* scales : {&q.scale, &q.sum, &q.fine_scale})
+                scales->assign(rows * (size_t)round_up((int)padded / kQuantBlock, 8), 0);
+            q.values.assign(rows * padded, 0);
         };
         work_.rows = 0;  // stays so if an allocation fails half way
         work_.residual.assign((size_t)rows * dim,

@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx2
 import orjson
 import pytest
+
 from conftest import Tiltyard
 
 QUESTION = "Name three rivers in Europe."

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+
 from conftest import Tiltyard
 
 
@@ -76,7 +77,7 @@ def test_no_network_is_one_clear_line(tmp_path: Path) -> None:
 def test_a_full_disk_is_one_clear_line(tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
-    if os.system(f"mount -t tmpfs -o size=8m tmpfs {small}") != 0:  # noqa: S605
+    if os.system(f"mount -t tmpfs -o size=8m tmpfs {small}") != 0:
         pytest.skip("this container may not mount a small disk")
     try:
         started = Tiltyard(small / "data", "up", "--port", "0")
@@ -85,7 +86,7 @@ def test_a_full_disk_is_one_clear_line(tmp_path: Path) -> None:
         assert len(complaints) == 1
         assert "is full: 8 MB free, 200 MB needed" in complaints[0]
     finally:
-        os.system(f"umount {small}")  # noqa: S605
+        os.system(f"umount {small}")
 
 
 def test_a_mistake_in_the_settings_names_the_file_and_the_key(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from tiltyard.engine.request import EngineCounters, EngineRequest, SamplingSetti
 from tiltyard.kernels import NativeModel, available_isas
 from tiltyard.models.architecture import LlamaArchitecture
 from tiltyard.models.gguf import GgufFile
-from tiltyard.models.load import load_native
 from tiltyard.models.tokenizer import Tokenizer
+from tiltyard.worker.load import load_native
 
 BLOCKS = 256
 ANSWER_TOKENS = 10

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from tiltyard import kernels
 from tiltyard.engine.engine import Engine, EngineConfig
 from tiltyard.engine.request import EngineRequest, StepResult
 from tiltyard.errors import ConfigurationError, Conflict, ContextTooLong, InvalidRequest
@@ -272,6 +274,13 @@ def test_an_idle_step_does_nothing() -> None:
         (request("x", [], 5), InvalidRequest, "prompt"),
         (request("x", range(5), 0), InvalidRequest, "max_tokens"),
         (request("x", range(5), 5, logit_bias=((VOCABULARY, 1.0),)), InvalidRequest, "logit_bias"),
+        (request("x", range(5), 5, logit_bias=((1, float("nan")),)), InvalidRequest, "logit_bias"),
+        (request("x", range(5), 5, temperature=-0.1), InvalidRequest, "temperature"),
+        (request("x", range(5), 5, temperature=float("nan")), InvalidRequest, "temperature"),
+        (request("x", range(5), 5, top_p=0.0), InvalidRequest, "top_p"),
+        (request("x", range(5), 5, top_k=2**31), InvalidRequest, "top_k"),
+        (request("x", range(5), 5, repetition_penalty=1e-38), InvalidRequest, "repetition_penalty"),
+        (request("x", range(5), 5, top_logprobs=VOCABULARY + 1), InvalidRequest, "top_logprobs"),
         (request("x", range(100), 1000), ContextTooLong, "max_tokens"),
         (request("x", range(2000), 1), ContextTooLong, "prompt"),
     ],
@@ -307,6 +316,59 @@ def test_an_id_in_use_is_refused() -> None:
         engine.submit(request("a", range(5)))
 
 
+def test_a_preempted_request_goes_before_later_arrivals() -> None:
+    engine = toy_engine(blocks=6, max_batch_tokens=64)
+    for name, shift in (("old", 0), ("new", 9)):
+        engine.submit(request(name, range(shift, shift + 30), 100))
+    order: list[str] = []
+    while engine.has_work:
+        result = step(engine)
+        order += result.admitted
+        if result.preempted:
+            engine.submit(request("later", range(40, 50), 5))
+    assert order == ["old", "new", "new", "later"]
+
+
+def test_requests_that_wait_for_a_prefix_keep_their_place() -> None:
+    engine = toy_engine(blocks=64, max_batch_tokens=64, max_sequences=2)
+    engine.submit(request("leader", range(100), 2))
+    engine.submit(request("follower", range(100), 2))
+    step(engine)  # the leader takes the whole budget
+    engine.submit(request("late", range(30, 40), 2))
+    assert step(engine).admitted == ("late",)  # the follower still waits; there is room for one more
+    order: list[str] = []
+    engine.submit(request("latest", range(50, 60), 2))
+    while engine.has_work:
+        order += step(engine).admitted
+    assert order == ["follower", "latest"]
+
+
+def test_the_random_number_of_a_token_comes_from_seed_and_absolute_position() -> None:
+    seen: list[tuple[int, np.ndarray[tuple[int], np.dtype[np.float32]]]] = []
+    config = EngineConfig(
+        kv_blocks=64,
+        max_batch_tokens=64,
+        max_sequences=8,
+        vocab_size=VOCABULARY,
+        max_context=1024,
+        observe=lambda _, position, row: seen.append((position, row.copy())),
+    )
+    engine = Engine(ToyModel(64), config)
+    engine.submit(request("a", range(9), 12, temperature=1.5, top_k=40, seed=77))
+    answer = run(engine)["a"]
+    assert [position for position, _ in seen] == list(range(9, 21))
+    expected = kernels.sample_rows(
+        np.stack([row for _, row in seen]),
+        np.full(12, 1.5, np.float32),
+        np.full(12, 40, np.int32),
+        np.ones(12, np.float32),
+        np.zeros(12, np.float32),
+        np.full(12, 77, np.uint64),
+        np.arange(9, 21, dtype=np.int64),
+    )
+    assert answer == expected.tolist()
+
+
 def test_a_configuration_that_could_starve_a_sequence_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="max_sequences"):
         toy_engine(max_batch_tokens=4, max_sequences=5)
@@ -325,3 +387,18 @@ def test_the_toy_notices_a_wrong_block() -> None:
     step(engine)
     model.kv[0, 3, 1] += 1  # as if another sequence had written into the first block
     assert run(engine)["a"] != solo(request("a", range(40), 8))[1:]
+
+
+@pytest.mark.parametrize(
+    "extreme",
+    [
+        {"temperature": 1e6},
+        {"temperature": 1e-45},
+        {"temperature": 1.0, "top_p": 1e-6},
+        {"temperature": 1.0, "min_p": 1.0, "top_k": 2**31 - 1},
+        {"temperature": 1.0, "repetition_penalty": 0.01, "presence_penalty": -1000.0},
+        {"temperature": 1.0, "frequency_penalty": 1000.0, "logit_bias": ((3, 10_000.0), (4, -10_000.0))},
+    ],
+)
+def test_settings_at_the_limits_cannot_make_the_sampler_fail(extreme: dict[str, object]) -> None:
+    assert len(solo(request("a", range(9), 50, **extreme))) == 50

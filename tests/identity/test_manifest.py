@@ -16,7 +16,7 @@ from tiltyard.identity.store import IdentityStore
 
 GOLDEN = Path(__file__).parent / "golden_manifest.json"
 GOLDEN_DIGEST = "sha256:0123123b4d496e1500a6640c962dfae4ecb150793f5772483055d9811d78a38f"
-"""`sha256sum golden_manifest.json`: the file is in canonical form. If this moves, every published digest moves."""
+"""`sha256sum golden_manifest.json`, which is in canonical form. If this moves, every published digest moves."""
 
 
 @pytest.fixture

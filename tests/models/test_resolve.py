@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from tiltyard.errors import ConfigurationError, ModelRejected
-from tiltyard.identity.canonical import digest_of
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import DefaultSampling, Deployment
 from tiltyard.identity.store import IdentityStore
@@ -194,14 +193,18 @@ def test_a_small_model_is_read_with_the_formats_defaults(write_gguf: Callable[..
 def test_architectures_that_we_cannot_serve_are_refused(
     metadata: dict[str, Any], said: str, write_gguf: Callable[..., Path]
 ) -> None:
-    with GgufFile.open(write_gguf(SMALL | metadata, small_tensors())) as gguf:
-        with pytest.raises(ModelRejected) as refusal:
-            LlamaArchitecture.from_gguf(gguf)
+    with (
+        GgufFile.open(write_gguf(SMALL | metadata, small_tensors())) as gguf,
+        pytest.raises(ModelRejected) as refusal,
+    ):
+        LlamaArchitecture.from_gguf(gguf)
     assert said in refusal.value.message
 
 
 def test_a_tensor_that_the_engine_would_ignore_is_refused(write_gguf: Callable[..., Path]) -> None:
     tensors = small_tensors() | {"blk.0.attn_q.bias": np.zeros(8, np.float32)}
-    with GgufFile.open(write_gguf(SMALL, tensors)) as gguf:
-        with pytest.raises(ModelRejected, match=r"'blk\.0\.attn_q\.bias' is no part"):
-            LlamaArchitecture.from_gguf(gguf)
+    with (
+        GgufFile.open(write_gguf(SMALL, tensors)) as gguf,
+        pytest.raises(ModelRejected, match=r"'blk\.0\.attn_q\.bias' is no part"),
+    ):
+        LlamaArchitecture.from_gguf(gguf)

@@ -1,3 +1,4 @@
+# hostile templates are one line each
 """Chat templates against Transformers' own renderings, and limits against hostile ones."""
 
 from __future__ import annotations

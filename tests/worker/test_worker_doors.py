@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -13,6 +14,7 @@ import pytest
 from tiltyard.wire.sse import DONE, SseParser
 from tiltyard.wire.worker import FinishedAnswer, WorkerStatus
 from tiltyard.worker.app import WorkerDoors
+from tiltyard.worker.service import MAX_STEP_AGE_S
 from toy_host import ToyWorker, listening, texts, toy_worker, until
 
 Json = dict[str, Any]
@@ -148,6 +150,38 @@ async def test_a_stop_string_across_tokens_ends_the_answer_and_is_not_shown() ->
     assert worker.service.state.blocks_used == 0
 
 
+async def test_a_stop_string_stops_the_engine_within_one_step() -> None:
+    async with toy_worker("one <|end|>" + "x" * 300, gated=True) as worker:
+        asked = asyncio.create_task(ask(worker, completion(stop=["<|end|>"])))
+        worker.model.permits.release(11)
+        assert texts((await asked).frames) == "one "
+        assert worker.model.steps == 11
+        worker.model.permits.release()  # the step that was under way
+        await until(lambda: worker.service.state.idle)
+        assert (worker.model.steps, worker.service.state.blocks_used) == (12, 0)
+
+
+async def test_a_generation_id_in_use_is_refused_and_disturbs_nobody() -> None:
+    async with toy_worker("abc", gated=True) as worker:
+        running = asyncio.create_task(ask(worker, completion(), **{"x-tiltyard-generation": "gen_1"}))
+        await until(lambda: worker.service._live)
+        async with httpx2.AsyncClient(base_url=worker.url) as http:
+            refused = await http.post(
+                "/v1/completions", json=completion(), headers={"x-tiltyard-generation": "gen_1"}
+            )
+        assert refused.status_code == 409
+        worker.model.open()
+        assert texts((await running).frames) == "abc"
+
+
+async def test_a_worker_whose_step_hangs_is_not_ready() -> None:
+    async with toy_worker() as worker:
+        assert (await get(worker, "/ready")).status_code == 200
+        service = worker.service
+        service._engine.state = replace(service.state, seen_s=service.state.seen_s - MAX_STEP_AGE_S)
+        assert not service.ready
+
+
 async def test_log_probabilities_have_openai_shape() -> None:
     async with toy_worker("é.") as worker:
         chatted = await ask(worker, chat(logprobs=True, top_logprobs=2, max_tokens=3))
@@ -246,8 +280,6 @@ async def test_a_full_queue_answers_429_and_says_when_to_come_back() -> None:
 
 async def test_retry_after_follows_the_backlog_and_the_speed() -> None:
     async with toy_worker("x" * 400, gated=True, max_queue=4) as worker:
-        from dataclasses import replace
-
         service = worker.service
         service._engine.state = replace(service.state, unfinished_tokens=5_000, tokens_per_s=100.0)
         assert service._retry_after_s() == 50.0

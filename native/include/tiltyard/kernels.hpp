@@ -32,22 +32,34 @@ constexpr size_t tile_block_bytes(WeightForm form) {
 
 enum class KvPrecision : int { f16 = 0, int8 = 1 };
 
-// Token rows as a matrix sees them. int8: value = scale * q, and sum = scale * (sum of q) for each block
-// of 32.
+// Token rows as a matrix sees them. int8: value = scale * q + fine_scale * fine, in blocks of 32; most blocks
+// have no second term (fine_scale = 0), those with an outlier do, since it would leave their other values few
+// of the 8 bits. `sum` is the sum of a block's values.
 struct Activations {
     const int8_t* q = nullptr;
     const float* scale = nullptr;
     const float* sum = nullptr;
+    const int8_t* fine = nullptr;
+    const float* fine_scale = nullptr;
     const float* values = nullptr;  // float rows, for f16 and f32 weights
     size_t row_values = 0;          // padded length of a row
-    size_t row_blocks = 0;
+    size_t row_blocks = 0;  // padded length of a row's scales: a multiple of 8, zeros after the last block
     Activations from(int row) const {
-        return {q ? q + row * row_values : nullptr,
-                scale ? scale + row * row_blocks : nullptr,
-                sum ? sum + row * row_blocks : nullptr,
-                values ? values + row * row_values : nullptr,
-                row_values,
-                row_blocks};
+        const size_t v = row * row_values, b = row * row_blocks;
+        return {q + v, scale + b, sum + b, fine + v, fine_scale + b, values + v, row_values, row_blocks};
+    }
+};
+
+// Where a block of 32, or several, is quantised to.
+struct QuantizedBlocks {
+    int8_t* q;
+    float* scale;
+    float* sum;
+    int8_t* fine;
+    float* fine_scale;
+    QuantizedBlocks from(int block) const {
+        return {q + block * kQuantBlock, scale + block, sum + block, fine + block * kQuantBlock,
+                fine_scale + block};
     }
 };
 
@@ -67,10 +79,9 @@ struct KernelTable {
     void (*tile[kWeightForms])(const uint8_t* weights, int blocks, Activations x, int tokens, float* out);
 
     // RMS norm of n values in a row of `padded`
-    void (*norm_int8)(const float* x, const float* gain, float eps, int n, int padded, int8_t* q,
-                      float* scale, float* sum);
+    void (*norm_int8)(const float* x, const float* gain, float eps, int n, int padded, QuantizedBlocks out);
     void (*norm_float)(const float* x, const float* gain, float eps, int n, int padded, float* out);
-    void (*quantize)(const float* x, int padded, int8_t* q, float* scale, float* sum);
+    void (*quantize)(const float* x, int padded, QuantizedBlocks out);
     void (*silu_multiply)(const float* gate, const float* up, int padded, float* out);
     // rotates pairs (2i, 2i+1), i < pairs, then scales all n values
     void (*rotate)(float* x, const float* cosine, const float* sine, int pairs, float scale, int n);

@@ -12,7 +12,7 @@ namespace tiltyard {
 // unit of work never straddles two groups.
 struct RowGroups {
     int rows = 0;   // in the file
-    int group = 0;  // rows in a group; divides `rows`
+    int group = 1;  // rows in a group; divides `rows`
     int padded_group() const { return round_up(group, kTileRows); }
     int padded_rows() const { return rows / group * padded_group(); }
 };

@@ -17,25 +17,40 @@ static inline F8 f8_exp(F8 x) {
     return f8_mul(p, f8_pow2i(n));
 }
 
-// 32 floats -> int8 with one scale; *sum is scale * (sum of the integers), which is exact below 2^24.
-static inline void quantize_block(const F8 x[4], int8_t* q, float* scale, float* sum) {
+constexpr float kOutlier = 12.25f;  // a block whose largest value exceeds 3.5 times its root mean square ...
+constexpr float kFineSteps = 254.0f;  // ... keeps what rounding lost, in 254ths of a step, as a second int8
+constexpr float kSmallest = 1e-36f;   // a block below this is zero: 127 / largest would overflow
+
+// 32 floats -> int8 with one scale, and a second int8 for blocks with an outlier. Sums of integers are exact.
+static inline void quantize_block(const F8 x[4], QuantizedBlocks out) {
     const float largest =
         f8_hmax(f8_max(f8_max(f8_abs(x[0]), f8_abs(x[1])), f8_max(f8_abs(x[2]), f8_abs(x[3]))));
-    // A block so small that 127 / largest overflows holds nothing that a model would miss.
-    const F8 inverse = f8_set1(largest > 1e-36f ? 127.0f / largest : 0.0f);
-    F8 rounded[4];
+    const F8 inverse = f8_set1(largest > kSmallest ? 127.0f / largest : 0.0f);
+    F8 rounded[4], squares = f8_zero();
     for (int j = 0; j < 4; j++) {
         rounded[j] = f8_rint(f8_mul(x[j], inverse));
-        f8_store_i8(q + j * 8, rounded[j]);
+        squares = f8_fma(x[j], x[j], squares);
+        f8_store_i8(out.q + j * 8, rounded[j]);
     }
-    *scale = largest / 127.0f;
-    *sum = *scale * f8_hsum(f8_add(f8_add(rounded[0], rounded[1]), f8_add(rounded[2], rounded[3])));
+    *out.scale = largest / 127.0f;
+    *out.sum = *out.scale * f8_hsum(f8_add(f8_add(rounded[0], rounded[1]), f8_add(rounded[2], rounded[3])));
+    *out.fine_scale = 0;
+    if (largest * largest * 32.0f <= kOutlier * f8_hsum(squares) || !(largest > kSmallest)) return;
+    F8 total = f8_zero();
+    for (int j = 0; j < 4; j++) {
+        const F8 lost = f8_fma(x[j], inverse, f8_sub(f8_zero(), rounded[j]));  // in [-0.5, 0.5] of a step
+        const F8 fine = f8_rint(f8_mul(lost, f8_set1(kFineSteps)));
+        f8_store_i8(out.fine + j * 8, fine);
+        total = f8_add(total, fine);
+    }
+    *out.fine_scale = *out.scale / kFineSteps;
+    *out.sum = f1_fma(*out.fine_scale, f8_hsum(total), *out.sum);
 }
 
-static void quantize(const float* x, int padded, int8_t* q, float* scale, float* sum) {
+static void quantize(const float* x, int padded, QuantizedBlocks out) {
     for (int b = 0; b < padded / kQuantBlock; b++, x += kQuantBlock) {
         const F8 block[4] = {f8_load(x), f8_load(x + 8), f8_load(x + 16), f8_load(x + 24)};
-        quantize_block(block, q + b * kQuantBlock, scale + b, sum + b);
+        quantize_block(block, out.from(b));
     }
 }
 
@@ -52,14 +67,13 @@ static inline float inverse_rms(const float* x, float eps, int n, int padded) {
     return 1.0f / sqrtf(squares / (float)n + eps);
 }
 
-static void norm_int8(const float* x, const float* gain, float eps, int n, int padded, int8_t* q,
-                      float* scale, float* sum) {
+static void norm_int8(const float* x, const float* gain, float eps, int n, int padded, QuantizedBlocks out) {
     const F8 r = f8_set1(inverse_rms(x, eps, n, padded));
     for (int i = 0; i < padded; i += kQuantBlock) {
         F8 y[4];
         for (int j = 0; j < 4; j++)
             y[j] = f8_mul(f8_mul(f8_load(x + i + j * 8), r), f8_load(gain + i + j * 8));
-        quantize_block(y, q + i, scale + i / kQuantBlock, sum + i / kQuantBlock);
+        quantize_block(y, out.from(i / kQuantBlock));
     }
 }
 

@@ -4,6 +4,20 @@
 // The rule: every output is made by ONE sequence of float operations, which depends on that output's own
 // inputs only; never on how many tokens share the call, on the batch, the threads, or where KV blocks lie.
 
+template <class Tile>
+static void tile_any(const uint8_t* w, int blocks, Activations x, int tokens, float* out) {
+    switch (tokens) {
+        case 1:
+            return Tile::template run<1>(w, blocks, x, out);
+        case 2:
+            return Tile::template run<2>(w, blocks, x, out);
+        case 3:
+            return Tile::template run<3>(w, blocks, x, out);
+        default:
+            return Tile::template run<4>(w, blocks, x, out);
+    }
+}
+
 #include "matmul_int8.inl"
 //
 #include "matmul_float.inl"
@@ -17,7 +31,7 @@
 constexpr KernelTable make_table(const char* isa) {
     return {
         .isa = isa,
-        .tile = {tile_any<TileQ4>, tile_any<TileQ8>, tile_any<TileF16>, tile_any<TileF32>},
+        .tile = {tile_int8<TileQ4>, tile_int8<TileQ8>, tile_any<TileF16>, tile_any<TileF32>},
         .norm_int8 = norm_int8,
         .norm_float = norm_float,
         .quantize = quantize,

@@ -128,7 +128,10 @@ class Battle:
     def check_words(self) -> None:
         """Raise `ContentMissing` once the voter's words were erased."""
         if self.erased:
-            raise ContentMissing("the words of this battle were erased, so it is closed. Start a new round.")
+            raise ContentMissing(
+                "the words of this battle were erased, so it is closed. Start a new round.",
+                code="content_erased",
+            )
 
     def check_open(self) -> None:
         """Raise `Conflict` once the vote is cast, `ContentMissing` once the words are gone."""

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import click
 
+from tiltyard.cli.options import PlaceGroup, data_option
+from tiltyard.cli.settings import default_data_dir
 from tiltyard.errors import ContentMissing, NotFound, TiltyardError
 from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.log import EventLog
@@ -44,15 +46,8 @@ def event_type_named(name: str) -> type[EventData]:
     raise click.BadParameter(f"{name!r} is no event type; known are {known}")
 
 
-@click.group(name="events", help=__doc__)
-@click.option(
-    "--data",
-    envvar="TILTYARD_DATA_DIR",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("~/.local/share/tiltyard"),
-    show_default=True,
-    help="Data directory: log.db, keys.db and master.key are there.",
-)
+@click.group(name="events", cls=PlaceGroup, help=__doc__)
+@data_option
 @click.option(
     "--log",
     "log_url",
@@ -61,9 +56,9 @@ def event_type_named(name: str) -> type[EventData]:
     help="The log, where it is not log.db in the data directory: a path or postgresql://… .",
 )
 @click.pass_context
-def command(context: click.Context, data: Path, log_url: str | None) -> None:
+def command(context: click.Context, data: Path | None, log_url: str | None) -> None:
     """Keep where the log is for the verb that follows."""
-    context.obj = (data.expanduser(), log_url)
+    context.obj = (data or default_data_dir(), log_url)
 
 
 @command.command()

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tiltyard.cli.options import config_option, data_option
 from tiltyard.cli.settings import Settings, load_settings
 from tiltyard.errors import InvalidRequest
 from tiltyard.events.log import EventLog
@@ -27,8 +28,8 @@ _PIPE_WIDTH = 120  # characters, where the output is no terminal that has a widt
 
 
 @click.command()
-@click.option("--data", type=click.Path(path_type=Path), help="Data directory (TILTYARD_DATA_DIR).")
-@click.option("--config", type=click.Path(path_type=Path), help="Path of tiltyard.toml (TILTYARD_CONFIG).")
+@data_option
+@config_option
 @click.option(
     "--votes", "votes_file", type=click.Path(path_type=Path), help="Rate a CSV file instead of the log."
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from tiltyard.cli.options import PlaceGroup, config_option, data_option
 from tiltyard.cli.progress import progress_on
 from tiltyard.cli.settings import Settings, load_settings
 from tiltyard.errors import DigestMismatch, NotFound
@@ -35,9 +36,9 @@ class KnownIdentity:
     """As it was last served with this behaviour; `None` if the log knows of no such time."""
 
 
-@click.group(name="models")
-@click.option("--data", type=click.Path(path_type=Path), help="Data directory (TILTYARD_DATA_DIR).")
-@click.option("--config", type=click.Path(path_type=Path), help="Path of tiltyard.toml (TILTYARD_CONFIG).")
+@click.group(name="models", cls=PlaceGroup)
+@data_option
+@config_option
 @click.pass_context
 def command(context: click.Context, data: Path | None, config: Path | None) -> None:
     """Pull, list, show, compare and verify models and identities."""
@@ -50,8 +51,8 @@ def command(context: click.Context, data: Path | None, config: Path | None) -> N
 def pull(settings: Settings, names: tuple[str, ...]) -> None:
     """Fetch model files: all declared ones, or those named by model, identity or source.
 
-    What is here already, whole and with the right digest, is not fetched again. An interrupted download goes on
-    where it stopped.
+    What is here already, whole and with the right digest, is not fetched again. An interrupted download
+    goes on where it stopped.
     """
     progress = progress_on()
     for name in names or tuple(settings.models):

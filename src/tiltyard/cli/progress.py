@@ -16,13 +16,13 @@ SECONDS_BETWEEN_LINES = 1.0
 
 
 def progress_on(stream: TextIO | None = None) -> ProgressReport:
-    """Return a bar for a terminal, or plain lines for a pipe, a file or a CI log (standard error unless told)."""
+    """Return a bar for a terminal, or plain lines for a pipe, a file or a CI log."""
     stream = stream or sys.stderr
     return BarProgress(stream) if stream.isatty() else LineProgress(stream)
 
 
 class LineProgress:
-    """One line at the start; then a percentage line about once a second, and always 100% for what took long."""
+    """One line at the start, then a percentage line about once a second."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import orjson
 
+from tiltyard.cli.options import config_option, data_option
 from tiltyard.cli.settings import Settings, load_settings
 from tiltyard.errors import NotFound
 from tiltyard.events.log import EventLog
@@ -21,15 +22,15 @@ from tiltyard.worker.host import HostSettings
 
 @click.command()
 @click.argument("name", metavar="GENERATION|BATTLE")
-@click.option("--data", type=click.Path(path_type=Path), help="Data directory (TILTYARD_DATA_DIR).")
-@click.option("--config", type=click.Path(path_type=Path), help="Path of tiltyard.toml (TILTYARD_CONFIG).")
+@data_option
+@config_option
 @click.option("--threads", type=click.IntRange(1), help="Threads; the tokens do not depend on them.")
 @click.option(
     "--isa", default="auto", show_default=True, help="scalar or avx2; the tokens do not depend on it."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def command(
-    name: str, data: Path | None, config: Path | None, threads: int | None, isa: str, as_json: bool
+    *, name: str, data: Path | None, config: Path | None, threads: int | None, isa: str, as_json: bool
 ) -> None:
     """Make GENERATION (gen_…) or every answer of BATTLE (bat_…) again and compare it with the log.
 

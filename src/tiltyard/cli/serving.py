@@ -18,6 +18,7 @@ from tiltyard.cli.address import OneAddress, listen
 from tiltyard.cli.progress import progress_on
 from tiltyard.cli.settings import Settings
 from tiltyard.cli.workers import fetch_models, prepare_data_directory, worker_specs
+from tiltyard.client import ModelClient
 from tiltyard.events.log import EventLog
 from tiltyard.fleet.launcher import LocalLauncher
 from tiltyard.fleet.process import LaunchProgress
@@ -37,7 +38,8 @@ class Running:
     settings: Settings
     log: EventLog
     registry: Registry
-    url: str
+    client: ModelClient
+    """Asks the gateway of this very process, as a user would."""
 
 
 MakePages = Callable[[Running], Starlette]
@@ -68,7 +70,7 @@ async def serve_until_told(
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     told = asyncio.Event()
     with told_by_signals(told) as again:
-        registry = Registry()
+        registry, client = Registry(), ModelClient(url)
         launcher = LocalLauncher(
             registry,
             run_directory=settings.data_dir / "run",
@@ -86,7 +88,7 @@ async def serve_until_told(
             start.result()
             show_workers(registry)
             router = Router(registry, settings.file.aliases)
-            pages = make_pages(Running(settings, log, registry, url)) if make_pages else None
+            pages = make_pages(Running(settings, log, registry, client)) if make_pages else None
             app = OneAddress(create_gateway(router=router, log=log), pages)
             server = Server(
                 uvicorn.Config(
@@ -108,6 +110,7 @@ async def serve_until_told(
             await serving
         finally:
             await launcher.stop(drain_s=5.0)
+            await client.aclose()
             await registry.aclose()
             stop.cancel()
 

@@ -24,6 +24,7 @@ ENVIRONMENT = {
     "TILTYARD_CONFIG": "path of tiltyard.toml",
     "TILTYARD_DATA_DIR": "data directory (log, vault, identities)",
     "TILTYARD_CACHE": "cache directory (model files)",
+    "TILTYARD_LOG": "event log of `tiltyard events`: a path or a postgresql:// URL",
     "TILTYARD_ISA": "instruction set of the kernels: scalar or avx2",
 }
 

@@ -8,19 +8,19 @@ import click
 from starlette.applications import Starlette
 
 from tiltyard.arena.pairing import Entrant
+from tiltyard.cli.options import config_option, data_option, host_option, port_option
 from tiltyard.cli.serving import Running, serve
 from tiltyard.cli.settings import load_settings
-from tiltyard.client import ModelClient
 from tiltyard.events.schema import LeaderboardPublished
 from tiltyard.web.app import create_web
 from tiltyard.web.leaderboard import leaderboard_routes
 
 
 @click.command()
-@click.option("--host", help="Address to listen on; loopback only, since there are no keys yet.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port; 0 lets the system choose.")
-@click.option("--data", type=click.Path(path_type=Path), help="Data directory (TILTYARD_DATA_DIR).")
-@click.option("--config", type=click.Path(path_type=Path), help="Path of tiltyard.toml (TILTYARD_CONFIG).")
+@host_option
+@port_option
+@data_option
+@config_option
 def command(host: str | None, port: int | None, data: Path | None, config: Path | None) -> None:
     """Serve models, the OpenAI protocol, the arena and the leaderboard. Ctrl-C drains and ends with status 0."""
     serve(load_settings(config, data_dir=data), host=host, port=port, make_pages=make_pages)
@@ -41,7 +41,7 @@ def make_pages(running: Running) -> Starlette:
     )
     return create_web(
         log=log,
-        client=ModelClient(running.url),
+        client=running.client,
         contestants=lambda: entrants(running),
         routes=board,
     )

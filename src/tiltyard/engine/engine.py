@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiltyard.engine.blocks import BlockAccountingError
+from tiltyard.engine.limits import check_sampling
 from tiltyard.engine.request import EmittedToken, EngineCounters, EngineRequest, Finish, StepResult
 from tiltyard.engine.sampler import Sampled, sample
 from tiltyard.engine.scheduler import Plan, Scheduler
@@ -104,12 +105,7 @@ class Engine:
             raise InvalidRequest(
                 f"prompt has token {bad}; the model knows 0 to {config.vocab_size - 1}", param="prompt"
             )
-        for token, _ in request.sampling.logit_bias:
-            if not 0 <= token < config.vocab_size:
-                raise InvalidRequest(
-                    f"logit_bias names token {token}; the model knows 0 to {config.vocab_size - 1}",
-                    param="logit_bias",
-                )
+        check_sampling(request, config.vocab_size)
         total = len(request.prompt) + request.max_tokens
         if total > config.max_context:
             raise ContextTooLong(

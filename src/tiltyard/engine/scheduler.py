@@ -52,15 +52,14 @@ class Scheduler:
         """Choose this step's work and make room for it."""
         plan = Plan()
         chunks: dict[RunningSequence, int] = {}
-        budget = self._max_batch_tokens
         decodes = [s for s in self.running if s.pending == 1]
         prefills = [s for s in self.running if s.pending > 1]
-        for sequence in decodes:
-            if sequence not in plan.preempted and budget and self._grow(sequence, plan):
+        for sequence in decodes:  # never more than the budget: max_sequences is not
+            if sequence not in plan.preempted and self._grow(sequence, plan):
                 chunks[sequence] = 1
-                budget -= 1
         for victim in plan.preempted:
-            budget += chunks.pop(victim, 0)
+            chunks.pop(victim, None)
+        budget = self._max_batch_tokens - len(chunks)
         for sequence in prefills:
             if budget and sequence not in plan.preempted:
                 chunks[sequence] = min(sequence.pending, budget)

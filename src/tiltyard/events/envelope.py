@@ -65,9 +65,12 @@ class StoredEvent:
 
     def canonical_bytes(self) -> bytes:
         """Return the canonical JSON (RFC 8785) of `to_cloudevent()`: the bytes under the seal."""
-        # `data` sorts before every other attribute and is canonical already: put it in front.
-        attributes = canonical_json(self._attributes())
-        return b'{"data":' + self.data_json.encode() + b"," + attributes[1:]
+        # `data` sorts before every other attribute and is canonical already: put it in front. The others are
+        # strings under ASCII names, for which the standard library writes what RFC 8785 asks, much faster.
+        attributes = json.dumps(
+            self._attributes(), sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False
+        )
+        return f'{{"data":{self.data_json},{attributes[1:]}'.encode()
 
     def _attributes(self) -> dict[str, Json]:
         attributes: dict[str, Json] = {

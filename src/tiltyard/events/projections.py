@@ -24,7 +24,7 @@ from tiltyard.events.schema import (
 from tiltyard.events.tables import PROJECTIONS, battles, generations, identities, votes
 
 Change = tuple[str, dict[str, object]]
-"""The name of a statement in `_STATEMENTS`, and its parameters."""
+"""The name of a statement in `_STATEMENTS` (its first word is the table), and its parameters."""
 
 _STATEMENTS: MappingProxyType[str, Insert | Update | Delete] = MappingProxyType(
     {
@@ -45,6 +45,8 @@ _STATEMENTS: MappingProxyType[str, Insert | Update | Delete] = MappingProxyType(
 def project(connection: Connection, events: Iterable[StoredEvent]) -> None:
     """Apply events, in their order, to every projection."""
     changes = [change for event in events for change in _changes(event)]
+    # Tables do not depend on each other, so each may have all its changes at once, still in their order.
+    changes.sort(key=lambda change: change[0].partition("_")[0])
     for name, group in groupby(changes, key=itemgetter(0)):
         connection.execute(_STATEMENTS[name], [parameters for _, parameters in group])
 

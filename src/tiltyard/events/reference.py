@@ -1,4 +1,4 @@
-"""Writes the tables of `docs/events.md` from the schema: `python -m tiltyard.events.reference docs/events.md`."""
+"""Writes the tables of `docs/events.md`: `python -m tiltyard.events.reference docs/events.md`."""
 
 from __future__ import annotations
 

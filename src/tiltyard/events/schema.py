@@ -259,7 +259,7 @@ class VoteCast(EventData):
 
 
 class LeaderboardPublished(EventData):
-    """Written when a computed leaderboard is shown for the first time after a change."""
+    """Written by the arena's pages when a computed leaderboard is first shown after a change."""
 
     TYPE: ClassVar[str] = "tiltyard.leaderboard.published.v1"
     digest: Digest
@@ -287,7 +287,7 @@ class WorkerReady(EventData):
     worker: str
     """Name of the worker; also the event's subject."""
     identities: dict[str, Digest]
-    """Deployment digest by identity name."""
+    """Behaviour digest by identity name."""
     load_ms: float
     """From the start of the process to ready."""
 

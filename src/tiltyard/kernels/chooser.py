@@ -11,7 +11,7 @@ ISA_VARIABLE = "TILTYARD_ISA"
 
 
 def available_isas() -> tuple[str, ...]:
-    """Instruction sets that both this build and this CPU have, best first; `"scalar"` always ends the list."""
+    """Instruction sets that this build and this CPU share, best first; `"scalar"` ends the list."""
     return tuple(_native.native_isas())
 
 

@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Protocol
 from urllib.parse import unquote, urlsplit
@@ -173,7 +174,7 @@ def _download_once(client: httpx2.Client, url: str, part: Path, name: str, repor
     have = _size(part)
     headers = {"accept-encoding": "identity"} | ({"range": f"bytes={have}-"} if have else {})
     with client.stream("GET", url, headers=headers) as response:
-        if response.status_code == httpx2.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+        if response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             # Nothing is missing, or what we have is longer than the file; the digest will tell which.
             if response.headers.get("content-range") == f"bytes */{have}":
                 return True
@@ -181,15 +182,16 @@ def _download_once(client: httpx2.Client, url: str, part: Path, name: str, repor
             return False
         response.raise_for_status()
         continues = response.headers.get("content-range", "").startswith(f"bytes {have}-")
-        if response.status_code == httpx2.codes.PARTIAL_CONTENT and not continues:
+        if response.status_code == HTTPStatus.PARTIAL_CONTENT and not continues:
             part.unlink()
             return False
-        start = have if response.status_code == httpx2.codes.PARTIAL_CONTENT else 0
+        start = have if response.status_code == HTTPStatus.PARTIAL_CONTENT else 0
         length = response.headers.get("content-length")
         total = start + int(length) if length else None
         what = f"downloading {name}" + (f" (continued at {start / 1e6:,.0f} MB)" if start else "")
+        # As it comes, not in chunks of our size: what a broken connection brought is kept to the last byte.
         with _stage(report, what, total):
-            _write(part, response.iter_raw(CHUNK_BYTES), report, start=start)
+            _write(part, response.iter_raw(), report, start=start)
     return total is None or _size(part) == total
 
 

@@ -7,9 +7,11 @@ anything computed from here.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -62,11 +64,13 @@ class PairCounts:
                 param="winner",
             )
         outcomes = encode(winner, vocabulary)
-        names = sorted({*model_a, *model_b, *models})
-        index = {name: position for position, name in enumerate(names)}
-        a = np.fromiter(map(index.__getitem__, model_a), dtype=np.int64, count=len(model_a))
-        b = np.fromiter(map(index.__getitem__, model_b), dtype=np.int64, count=len(model_b))
-        return cls.from_codes(names, a, b, outcomes)
+        # One pass over each column: a name gets the next number when it is first asked for.
+        numbers: defaultdict[str, int] = defaultdict(count().__next__)
+        a, b = (
+            np.fromiter(map(numbers.__getitem__, column), dtype=np.int64, count=len(column))
+            for column in (model_a, model_b)
+        )
+        return cls.from_codes([*numbers, *(set(models) - numbers.keys())], a, b, outcomes)
 
     @classmethod
     def from_codes(
@@ -81,11 +85,7 @@ class PairCounts:
             raise InvalidRequest(f"a vote names a model index outside 0..{size - 1}.", param="models")
         if len(outcomes) and (outcomes.min() < A or outcomes.max() > BOTH_BAD):
             raise InvalidRequest("a vote has an outcome code outside 0..3.", param="winner")
-        swapped = a > b
-        first, second = np.where(swapped, b, a), np.where(swapped, a, b)
-        decisive = outcomes < TIE
-        outcomes = np.where(swapped & decisive, B - outcomes, outcomes)
-        keys = (first * size + second) * 4 + outcomes
+        keys = (a * size + b) * 4 + outcomes
         if size * size * 4 <= _DENSE_CELLS:
             cells = np.bincount(keys, minlength=size * size * 4).reshape(size * size, 4)
             pairs = np.flatnonzero(cells.any(axis=1))

@@ -53,10 +53,11 @@ def encode(labels: Sequence[str], vocabulary: Mapping[str, Outcome] = FILE_LABEL
     [0, 3]
     """
     codes = {label: OUTCOMES.index(outcome) for label, outcome in vocabulary.items()}
-    unknown = set(labels) - codes.keys()
-    if unknown:
-        raise InvalidRequest(_refusal(labels, unknown, vocabulary), param="winner")
-    return np.fromiter(map(codes.__getitem__, labels), dtype=np.int64, count=len(labels))
+    try:
+        return np.fromiter(map(codes.__getitem__, labels), dtype=np.int64, count=len(labels))
+    except KeyError:
+        unknown = set(labels) - codes.keys()
+        raise InvalidRequest(_refusal(labels, unknown, vocabulary), param="winner") from None
 
 
 def _refusal(labels: Sequence[str], unknown: set[str], vocabulary: Mapping[str, Outcome]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Literal
 
@@ -28,6 +29,8 @@ from tiltyard.wire.sse import frame as sse_frame
 BATTLES = "/api/arena/battles"
 SNAPSHOT_PAUSE_S = 0.1
 """Rendering an answer anew for every token would cost more than the eye can see."""
+SNAPSHOT_REST = 10
+"""Pauses at least this many times as long as rendering took, so that long answers do not slow the gateway."""
 
 
 class Message(Body):
@@ -147,9 +150,12 @@ class ArenaApi:
         async for frame in watch(battle):
             if isinstance(frame, Delta):
                 said[frame.side] += frame.text
+                began = time.perf_counter()
                 html = render_markdown(said[frame.side])
+                spent_s = time.perf_counter() - began
                 yield _event("html", {"side": frame.side, "html": html})
-                await asyncio.sleep(SNAPSHOT_PAUSE_S)  # what comes meanwhile goes into the next one
+                # what comes meanwhile goes into the next one
+                await asyncio.sleep(max(SNAPSHOT_PAUSE_S, SNAPSHOT_REST * spent_s))
             else:
                 yield encode(frame)
 

@@ -16,12 +16,12 @@ from tiltyard.identity.manifest import DefaultSampling, Deployment
 from tiltyard.identity.store import IdentityStore
 from tiltyard.kernels import BLOCK_TOKENS, NativeModel, choose_isa
 from tiltyard.models.gguf import GgufFile
-from tiltyard.models.load import load_native
 from tiltyard.models.prompt import prompt_ids
 from tiltyard.models.resolve import ResolvedIdentity, render_prompt, resolve
 from tiltyard.models.tokenizer import Tokenizer
 from tiltyard.wire.worker import IdentityStatus
 from tiltyard.worker.answer import AnswerPlan
+from tiltyard.worker.load import load_native
 
 Progress = Callable[[int, int], None]
 """`(bytes packed, bytes in all)`."""

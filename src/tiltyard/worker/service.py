@@ -12,7 +12,7 @@ from collections.abc import Callable
 import orjson
 
 from tiltyard.engine.request import EmittedToken
-from tiltyard.errors import Overloaded, TiltyardError, Unavailable, UpstreamFailed, to_http
+from tiltyard.errors import Conflict, Overloaded, TiltyardError, Unavailable, UpstreamFailed, to_http
 from tiltyard.wire.sse import DONE_FRAME, frame
 from tiltyard.wire.worker import WorkerStatus
 from tiltyard.worker.answer import Answer, AnswerPlan
@@ -137,11 +137,18 @@ class WorkerService:
             )
 
     def begin(self, plan: AnswerPlan, framing: Callable[[Answer], Framing], *, stream: bool) -> LiveAnswer:
-        """Send a plan to the engine; the caller must end with `close`."""
+        """Send a plan to the engine; the caller must end with `close`.
+
+        Raises as `admit` does, and `Conflict` if a generation of this id is running.
+        """
         self.admit(plan)
         answer = Answer(plan, self.host.tokenizer, submitted_s=time.perf_counter())
         live = LiveAnswer(answer, framing(answer), stream=stream)
         requests = [choice.request for choice in answer.choices]
+        if any(request.request_id in self._live for request in requests):
+            raise Conflict(
+                f"generation {plan.generation!r} is already running here", param="x-tiltyard-generation"
+            )
         self._live.update((request.request_id, live) for request in requests)
         self._queued += len(requests)
         self._engine.submit(requests)

@@ -71,6 +71,7 @@ async function refresh() {
   let page;
   try {
     const response = await fetch(window.location.pathname, { headers: { accept: "text/html" } });
+    if (!response.ok) return showError("The server no longer shows this battle. Reload the page.");
     page = new DOMParser().parseFromString(fromServer(await response.text()), "text/html");
   } catch {
     return showError("The connection was lost. Reload the page.");
@@ -87,26 +88,27 @@ async function refresh() {
 
 // ---- forms -------------------------------------------------------------------------------------------------
 
-let sending = false;
+let sending = false; // stays true while the browser leaves for the next page: no vote or question goes out twice
+
+function setSending(now) {
+  sending = now;
+  document.body.classList.toggle("sending", now);
+}
+window.addEventListener("pageshow", () => setSending(false)); // back by the browser's own button
 
 async function send(form, button) {
   if (sending) return;
-  sending = true;
   const fields = new URLSearchParams(new FormData(form, button));
-  document.body.classList.add("sending");
+  setSending(true);
   showError("");
   try {
     const response = await fetch(form.action, { method: "POST", body: fields, headers: { accept: "application/json" } });
-    if (!response.ok && !response.redirected) return showError(await explain(response));
-    if (form.dataset.send === "quietly") return; // the stream tells the rest
-    window.location.assign(response.url);
-    return;
+    if (response.ok && form.dataset.send !== "quietly") return window.location.assign(response.url);
+    if (!response.ok) showError(await explain(response)); // otherwise the stream tells the rest
   } catch {
     showError("The server did not answer. Is tiltyard still running? Your text is still here; try again.");
-  } finally {
-    sending = false;
-    document.body.classList.remove("sending");
   }
+  setSending(false);
 }
 
 document.addEventListener("submit", (event) => {

@@ -1,0 +1,54 @@
+"""What a request may ask of the sampler: within these limits no row of finite logits can make it fail."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tiltyard.engine.request import EngineRequest
+from tiltyard.errors import InvalidRequest
+
+
+class Range(NamedTuple):
+    """Both ends included."""
+
+    lowest: float
+    highest: float
+
+
+# Logits lie within a few hundred of zero; nothing below can carry them out of the range of a float32.
+LIMITS = {
+    "temperature": Range(0.0, 1e6),
+    "top_p": Range(1e-6, 1.0),
+    "top_k": Range(0, 2**31 - 1),
+    "min_p": Range(0.0, 1.0),
+    "repetition_penalty": Range(0.01, 100.0),
+    "presence_penalty": Range(-1000.0, 1000.0),
+    "frequency_penalty": Range(-1000.0, 1000.0),
+}
+BIAS = Range(-10_000.0, 10_000.0)
+
+
+def check_sampling(request: EngineRequest, vocab_size: int) -> None:
+    """Raise `InvalidRequest` naming the setting that is out of range; NaN is in none."""
+    for name, limits in LIMITS.items():
+        value = getattr(request.sampling, name)
+        if not limits.lowest <= value <= limits.highest:
+            raise InvalidRequest(
+                f"{name} is {value:g}; it must lie between {limits.lowest:g} and {limits.highest:g}",
+                param=name,
+            )
+    for token, bias in request.sampling.logit_bias:
+        if not 0 <= token < vocab_size:
+            raise InvalidRequest(
+                f"logit_bias names token {token}; the model knows 0 to {vocab_size - 1}", param="logit_bias"
+            )
+        if not BIAS.lowest <= bias <= BIAS.highest:
+            raise InvalidRequest(
+                f"logit_bias of token {token} is {bias:g}; it must lie between {BIAS.lowest:g} and {BIAS.highest:g}",
+                param="logit_bias",
+            )
+    if request.top_logprobs is not None and not 0 <= request.top_logprobs <= vocab_size:
+        raise InvalidRequest(
+            f"top_logprobs is {request.top_logprobs}; it must lie between 0 and {vocab_size}",
+            param="top_logprobs",
+        )

@@ -1,0 +1,199 @@
+"""Models for the kernel tests: random small ones of any shape and weight mix, and GGUF files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tiltyard.kernels import BLOCK_TOKENS, NativeModel
+from tiltyard.kernels.reference import Matrix, Shape, decode
+
+F32, F16, Q4_0, Q4_1, Q8_0 = 0, 1, 2, 3, 8
+BLOCK_BYTES = {F32: 4, F16: 2, Q4_0: 18, Q4_1: 20, Q8_0: 34}
+
+
+def random_bytes(ggml_type: int, rows: int, columns: int, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """A random matrix in a GGUF encoding, its values around 1 / sqrt(columns)."""
+    size = 1.0 / np.sqrt(columns)
+    if ggml_type in (F32, F16):
+        dtype = np.float32 if ggml_type == F32 else np.float16
+        return (rng.standard_normal((rows, columns)) * size).astype(dtype).view(np.uint8).reshape(-1)
+    blocks = rng.integers(0, 256, (rows, columns // 32, BLOCK_BYTES[ggml_type]), dtype=np.uint8)
+    step = {Q4_0: 4.0, Q4_1: 4.0, Q8_0: 64.0}[ggml_type]
+    scale = (rng.uniform(0.5, 1.5, blocks.shape[:2]) * size / step).astype(np.float16)
+    blocks[..., :2] = scale[..., None].view(np.uint8)
+    if ggml_type == Q4_1:
+        minimum = (scale * rng.uniform(-9, -6, scale.shape)).astype(np.float16)
+        blocks[..., 2:4] = minimum[..., None].view(np.uint8)
+    return blocks.reshape(-1)
+
+
+@dataclass
+class SmallModel:
+    """Random weights under GGUF names, for the kernels and for the reference."""
+
+    shape: Shape
+    types: Sequence[int] = (Q4_1, Q8_0)  # drawn from for each matrix
+    tied: bool = True
+    seed: int = 0
+    max_positions: int = 1024
+    raw: dict[str, tuple[int, NDArray[np.uint8]]] = field(default_factory=dict)
+    matrices: dict[str, Matrix] = field(default_factory=dict)
+    norms: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        s, rng = self.shape, np.random.default_rng(self.seed)
+        heads, kv = s.n_heads * s.head_dim, s.n_kv_heads * s.head_dim
+        sizes = {"token_embd.weight": (s.vocab_size, s.dim)}
+        if not self.tied:
+            sizes["output.weight"] = (s.vocab_size, s.dim)
+        self.norms["output_norm.weight"] = rng.uniform(0.5, 1.5, s.dim).astype(np.float32)
+        for i in range(s.n_layers):
+            at = f"blk.{i}."
+            sizes |= {
+                at + "attn_q.weight": (heads, s.dim),
+                at + "attn_k.weight": (kv, s.dim),
+                at + "attn_v.weight": (kv, s.dim),
+                at + "attn_output.weight": (s.dim, heads),
+                at + "ffn_gate.weight": (s.ff_dim, s.dim),
+                at + "ffn_up.weight": (s.ff_dim, s.dim),
+                at + "ffn_down.weight": (s.dim, s.ff_dim),
+            }
+            for name in ("attn_norm.weight", "ffn_norm.weight"):
+                self.norms[at + name] = rng.uniform(0.5, 1.5, s.dim).astype(np.float32)
+        for name, (rows, columns) in sizes.items():
+            kind = int(rng.choice(self.types))
+            data = random_bytes(kind, rows, columns, rng)
+            self.raw[name] = (kind, data)
+            self.matrices[name] = decode(kind, data, rows, columns)
+
+    def native(
+        self,
+        *,
+        isa: str = "scalar",
+        threads: int = 1,
+        kv: str = "f16",
+        blocks: int = 64,
+        requantize: int | None = None,
+    ) -> NativeModel:
+        s = self.shape
+        model = NativeModel(
+            n_layers=s.n_layers,
+            n_heads=s.n_heads,
+            n_kv_heads=s.n_kv_heads,
+            head_dim=s.head_dim,
+            dim=s.dim,
+            ff_dim=s.ff_dim,
+            vocab_size=s.vocab_size,
+            max_positions=self.max_positions,
+            norm_eps=s.norm_eps,
+            rope_base=s.rope_base,
+            rope_dim=s.rope_dim,
+            tied_embeddings=self.tied,
+            threads=threads,
+            isa=isa,
+        )
+        for name, (kind, data) in self.raw.items():
+            model.set_tensor(name, kind, data, requantize)
+        for name, gain in self.norms.items():
+            model.set_tensor(name, F32, gain.view(np.uint8))
+        model.finish()
+        model.allocate_kv(blocks, kv)
+        return model
+
+
+def run(
+    model: NativeModel,
+    vocab: int,
+    tokens: Sequence[int],
+    *,
+    start: int = 0,
+    table: Sequence[int] | None = None,
+    rows: Sequence[int] | None = None,
+) -> NDArray[np.float32]:
+    """Feed `tokens` of one sequence from position `start`; logits of `rows` (all by default)."""
+    count = len(tokens)
+    if table is None:
+        table = range(-(-(start + count) // BLOCK_TOKENS))
+    wanted = np.arange(count, dtype=np.int32) if rows is None else np.array(rows, np.int32)
+    logits = np.empty((len(wanted), vocab), np.float32)
+    model.forward(
+        np.array(tokens, np.int32),
+        np.arange(start, start + count, dtype=np.int32),
+        np.zeros(count, np.int32),
+        np.array([list(table)], np.int32),
+        wanted,
+        logits,
+    )
+    return logits
+
+
+SMALL = Shape(
+    n_layers=2,
+    n_heads=6,
+    n_kv_heads=2,
+    head_dim=32,
+    dim=96,
+    ff_dim=160,
+    vocab_size=203,
+    norm_eps=1e-5,
+    rope_base=10000.0,
+    rope_dim=32,
+)
+
+
+@dataclass(frozen=True)
+class GgufWeights:
+    """A model file's header values and tensors, read with the `gguf` package."""
+
+    header: dict[str, float]
+    vocab: int
+    tensors: dict[str, tuple[int, NDArray[np.uint8]]]
+
+    def native(
+        self, *, isa: str, threads: int = 2, kv: str = "f16", blocks: int = 64, requantize: int | None = None
+    ) -> NativeModel:
+        h = self.header
+        heads, dim = int(h["attention.head_count"]), int(h["embedding_length"])
+        model = NativeModel(
+            n_layers=int(h["block_count"]),
+            n_heads=heads,
+            n_kv_heads=int(h["attention.head_count_kv"]),
+            head_dim=dim // heads,
+            dim=dim,
+            ff_dim=int(h["feed_forward_length"]),
+            vocab_size=self.vocab,
+            max_positions=int(h["context_length"]),
+            norm_eps=h["attention.layer_norm_rms_epsilon"],
+            rope_base=h.get("rope.freq_base", 10000.0),
+            rope_dim=int(h.get("rope.dimension_count", dim // heads)),
+            tied_embeddings="output.weight" not in self.tensors,
+            threads=threads,
+            isa=isa,
+        )
+        for name, (kind, raw) in self.tensors.items():
+            model.set_tensor(name, kind, raw, None if "norm" in name else requantize)
+        model.finish()
+        model.allocate_kv(blocks, kv)
+        return model
+
+
+def read_gguf(path: Path) -> GgufWeights:
+    gguf = pytest.importorskip("gguf")
+    reader = gguf.GGUFReader(path)
+    header = {
+        name.removeprefix("llama."): value.contents()
+        for name, value in reader.fields.items()
+        if name.startswith("llama.") and isinstance(value.contents(), (int, float))
+    }
+    tensors = {
+        t.name: (int(t.tensor_type), np.ascontiguousarray(t.data).view(np.uint8).reshape(-1))
+        for t in reader.tensors
+    }
+    vocab = next(int(t.shape[1]) for t in reader.tensors if t.name == "token_embd.weight")
+    return GgufWeights(header, vocab, tensors)
