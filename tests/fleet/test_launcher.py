@@ -80,6 +80,7 @@ async def test_all_workers_serve_after_start_and_none_lives_after_stop(tmp_path:
             with pytest.raises(ProcessLookupError):
                 os.kill(pid, 0)
         assert registry.serving("ONE") == []
+        assert sorted(event.subject for event in log.read(types=[WorkerStopped])) == ["one", "two"]
         assert registry.identity_names == ("ONE", "TWO")
 
 

@@ -14,7 +14,7 @@ from tiltyard.events.log import EventLog
 from tiltyard.fleet.process import WorkerFailed
 from tiltyard.fleet.registry import Registry
 from tiltyard.gateway.app import create_gateway
-from tiltyard.gateway.generation import WorkerLost
+from tiltyard.gateway.attempt import WorkerLost
 from tiltyard.router.router import Router
 from tiltyard.telemetry.metrics import GatewayMetrics
 from tiltyard.wire.openai import (

@@ -317,3 +317,7 @@ async def test_a_client_that_leaves_frees_its_blocks_and_is_recorded_with_its_to
         seed=event.data.seed, extra_body={"ignore_eos": True},
     )  # fmt: skip
     assert house.said(again.id)["token_ids"] == kept["token_ids"]
+    # The worker told about the prompt before its first frame.
+    whole = house.event(again.id)
+    assert event.data.prompt_tokens == whole.prompt_tokens > 0
+    assert event.data.prompt_token_digest == whole.prompt_token_digest

@@ -83,13 +83,24 @@ def prompts(model: str) -> Iterator[str]:
         return
     click.echo(note(f"{model}: Ctrl-C stops an answer, Ctrl-D leaves."), err=True)
     while True:
-        try:
-            line = input("> ").strip()
-        except EOFError:
+        line = read_line("> ")
+        if line is None:
             click.echo(err=True)
             return
         if line:
             yield line
+
+
+def read_line(prompt: str) -> str | None:
+    """One line that is typed, `None` at its end; the prompt never gets into a redirected output."""
+    if sys.stdout.isatty():
+        try:
+            return input(prompt).strip()
+        except EOFError:
+            return None
+    click.echo(prompt, nl=False, err=True)
+    line = sys.stdin.readline()
+    return line.strip() if line else None
 
 
 async def first_model(client: ModelClient) -> str:

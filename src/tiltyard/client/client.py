@@ -18,6 +18,8 @@ from tiltyard.wire.sse import DONE, SseParser
 from tiltyard.wire.worker import HEADER_GENERATION, HEADER_IDENTITY
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+KEEP_IDLE_S = 2.0
+"""Shorter than the 5 s after which the server closes an idle connection: no request may meet that closing."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,9 @@ class ModelClient:
         self.base_url = root if root.endswith("/v1") else root + "/v1"
         self._http = httpx2.AsyncClient(
             timeout=httpx2.Timeout(timeout_s, connect=connect_timeout_s, pool=None),
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=64),
+            limits=httpx2.Limits(
+                max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEEP_IDLE_S
+            ),
             headers={} if api_key is None else {"authorization": f"Bearer {api_key}"},
             trust_env=not _is_loopback(root),  # a proxy of the environment cannot reach our own loopback
         )

@@ -14,7 +14,7 @@ import httpx2
 from tiltyard.errors import TiltyardError
 from tiltyard.fleet.process import LaunchProgress, WorkerFailed, WorkerProcess
 from tiltyard.fleet.records import FleetRecorder
-from tiltyard.fleet.registry import Registry
+from tiltyard.fleet.registry import Registry, Worker
 from tiltyard.wire.worker import WorkerSpec
 
 COMMAND = (sys.executable, "-m", "tiltyard.worker")
@@ -23,6 +23,8 @@ LONGEST_BACK_OFF_S = 30.0
 STEADY_AFTER_S = 60.0
 """A worker that served so long starts with the first back-off again."""
 DRAIN_ASK_S = 5.0
+SETTLE_S = 5.0
+"""How long the ends of all workers may take to be recorded."""
 
 _logger = logging.getLogger(__name__)
 
@@ -54,6 +56,7 @@ class LocalLauncher:
         self._first_back_off_s = first_back_off_s
         self._processes: dict[str, WorkerProcess] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._watching: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
 
     async def start(self, specs: Sequence[WorkerSpec]) -> None:
@@ -62,7 +65,7 @@ class LocalLauncher:
         Raises `WorkerFailed` with the first worker's last words if one does not come up; the others are
         ended then.
         """
-        self._tasks.append(asyncio.create_task(self._registry.watch()))
+        self._watching.append(asyncio.create_task(self._registry.watch()))
         firsts: list[asyncio.Future[None]] = []
         for spec in specs:
             self._registry.expect(spec.worker, spec.identities)
@@ -81,19 +84,27 @@ class LocalLauncher:
         """Drain every worker, end it, and kill what has not ended `drain_s` later."""
         self._stopping.set()
         await asyncio.gather(*(self._end(name, p, drain_s) for name, p in self._processes.items()))
-        for task in self._tasks:
+        if self._tasks:  # they end by themselves now, once the ends are recorded
+            await asyncio.wait(self._tasks, timeout=SETTLE_S)
+        for task in (*self._tasks, *self._watching):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *self._watching, return_exceptions=True)
 
     async def _end(self, name: str, process: WorkerProcess, drain_s: float) -> None:
         worker = next((w for w in self._registry.workers if w.name == name), None)
-        if drain_s > 0 and worker is not None and worker.url is not None:
-            try:
-                async with httpx2.AsyncClient(timeout=DRAIN_ASK_S, trust_env=False) as http:
-                    await http.post(worker.url + "/worker/drain")
-            except httpx2.HTTPError:
-                drain_s = 0  # it cannot be asked; do not wait for it
+        if drain_s > 0 and not await self._drains(worker):
+            drain_s = 0  # it cannot be asked, or is still loading; do not wait for it
         await process.end(drain_s)
+
+    async def _drains(self, worker: Worker | None) -> bool:
+        """Ask a worker to finish what runs and end; False if it does not hear."""
+        if worker is None or worker.url is None:
+            return False
+        try:
+            async with httpx2.AsyncClient(timeout=DRAIN_ASK_S, trust_env=False) as http:
+                return (await http.post(worker.url + "/worker/drain")).is_success
+        except httpx2.HTTPError:
+            return False
 
     async def _keep(self, spec: WorkerSpec, first: asyncio.Future[None]) -> None:
         """Start the worker over and over until the launcher stops."""
@@ -107,7 +118,8 @@ class LocalLauncher:
                 if not first.done():
                     first.set_exception(error)
                     return
-                _logger.error("%s", error.message)
+                if not self._stopping.is_set():
+                    _logger.error("%s", error.message)
             if served_s > STEADY_AFTER_S:
                 back_off_s = self._first_back_off_s
             try:

@@ -32,6 +32,8 @@ from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
 WORKER_CONNECT_S = 5.0
 WORKER_SILENCE_S = 600.0
 """Longest silence of a worker, queueing included, before its answer is given up."""
+KEEP_IDLE_S = 2.0
+"""Shorter than the 5 s after which a worker closes an idle connection: no request may meet that closing."""
 
 
 def create_gateway(
@@ -50,7 +52,9 @@ def create_gateway(
         log=log,
         http=httpx2.AsyncClient(
             timeout=httpx2.Timeout(WORKER_SILENCE_S, connect=WORKER_CONNECT_S, pool=None),
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=256),
+            limits=httpx2.Limits(
+                max_connections=None, max_keepalive_connections=256, keepalive_expiry=KEEP_IDLE_S
+            ),
             trust_env=False,
         ),
         metrics=GatewayMetrics(),

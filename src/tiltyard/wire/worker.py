@@ -13,6 +13,10 @@ from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment
 HEADER_GENERATION = "x-tiltyard-generation"
 HEADER_IDENTITY = "x-tiltyard-identity"
 HEADER_TENANT = "x-tiltyard-tenant"
+# In the head of a worker's answer, for the gateway: an answer that is cut off never gets its last frame.
+HEADER_PROMPT_TOKENS = "x-tiltyard-prompt-tokens"
+HEADER_CACHED_TOKENS = "x-tiltyard-cached-tokens"
+HEADER_PROMPT_DIGEST = "x-tiltyard-prompt-digest"
 
 
 class WireModel(BaseModel):

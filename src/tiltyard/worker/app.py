@@ -15,13 +15,22 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from tiltyard.errors import InvalidRequest, TiltyardError, Unavailable, to_http
+from tiltyard.identity.canonical import digest_of_json
 from tiltyard.wire.openai import (
     ChatCompletionRequest,
     CompletionRequest,
     parse_chat_request,
     parse_completion_request,
 )
-from tiltyard.wire.worker import HEADER_GENERATION, HEADER_IDENTITY, HEADER_TENANT, WorkerStatus
+from tiltyard.wire.worker import (
+    HEADER_CACHED_TOKENS,
+    HEADER_GENERATION,
+    HEADER_IDENTITY,
+    HEADER_PROMPT_DIGEST,
+    HEADER_PROMPT_TOKENS,
+    HEADER_TENANT,
+    WorkerStatus,
+)
 from tiltyard.worker.answer import AnswerPlan
 from tiltyard.worker.frames import ChatFraming, CompletionFraming, Framing
 from tiltyard.worker.host import AnswerRequest, ModelHost, ServedIdentity
@@ -197,6 +206,9 @@ class AnswerResponse(Response):
             (b"cache-control", b"no-store"),
             (HEADER_GENERATION.encode(), plan.generation.encode()),
             (HEADER_IDENTITY.encode(), plan.behaviour.encode()),
+            (HEADER_PROMPT_TOKENS.encode(), str(len(plan.prompt)).encode()),
+            (HEADER_CACHED_TOKENS.encode(), str(self._live.answer.cached_tokens or 0).encode()),
+            (HEADER_PROMPT_DIGEST.encode(), digest_of_json(plan.prompt).encode()),
         ]
 
 

@@ -1,0 +1,111 @@
+"""One attempt at one worker: send the request, yield its frames, say exactly how it failed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+
+import httpx2
+import orjson
+
+from tiltyard.client.failures import error_from_body, error_from_response, error_from_transport
+from tiltyard.errors import UpstreamFailed
+from tiltyard.gateway.collect import Chunk, Endpoint
+from tiltyard.identity.canonical import Digest
+from tiltyard.router.router import Route
+from tiltyard.wire.sse import DONE, SseParser
+from tiltyard.wire.worker import HEADER_CACHED_TOKENS, HEADER_PROMPT_DIGEST, HEADER_PROMPT_TOKENS
+
+
+class WorkerLost(UpstreamFailed):
+    """The worker was not there, or went away before the answer was whole."""
+
+    default_code = "worker_lost"
+
+
+@dataclass(frozen=True)
+class PromptFacts:
+    """What the head of a worker's answer says about the prompt; an answer that is cut off has no more."""
+
+    tokens: int = 0
+    cached_tokens: int = 0
+    token_digest: Digest | None = None
+
+    @classmethod
+    def of(cls, headers: Mapping[str, str]) -> PromptFacts:
+        """Read them; a worker of another kind may not send them."""
+        return cls(
+            int(headers.get(HEADER_PROMPT_TOKENS, 0)),
+            int(headers.get(HEADER_CACHED_TOKENS, 0)),
+            headers.get(HEADER_PROMPT_DIGEST),
+        )
+
+
+class Attempt:
+    """The request, on its way to one worker."""
+
+    def __init__(self, http: httpx2.AsyncClient, route: Route, endpoint: Endpoint) -> None:
+        self._http = http
+        self._route = route
+        path = "/v1/chat/completions" if endpoint == "chat.completions" else "/v1/completions"
+        self._url = route.url + path
+        self.reached = False
+        """Whether the worker may have begun: not when it refused the connection."""
+        self.prompt = PromptFacts()
+
+    async def frames(self, body: bytes, headers: Mapping[str, str]) -> AsyncGenerator[Chunk, None]:
+        """Send `body` and yield the frames as they come; closing the generator cancels the answer.
+
+        Raises `WorkerLost`, the worker's own error, or `UpstreamFailed` when it breaks the protocol.
+        """
+        name = self._route.worker.name
+        request = self._http.build_request("POST", self._url, content=body, headers=headers)
+        self.reached = True
+        try:
+            response = await self._http.send(request, stream=True)
+        except httpx2.ConnectError as error:
+            self.reached = False
+            raise WorkerLost(f"worker {name} does not accept connections") from error
+        except httpx2.HTTPError as error:
+            raise self._failure(error) from error
+        try:
+            if response.status_code != 200:
+                raise error_from_response(response.status_code, response.headers, await response.aread())
+            self.prompt = PromptFacts.of(response.headers)
+            parser, done = SseParser(), False
+            async for piece in response.aiter_raw():
+                for event in parser.feed(piece):
+                    if event.data == DONE:
+                        done = True
+                    else:
+                        yield self._parsed(event.data)
+            if not done:
+                raise WorkerLost(f"worker {name} ended the stream in the middle of the answer")
+        except httpx2.HTTPError as error:
+            raise self._failure(error) from error
+        finally:
+            await response.aclose()
+
+    def _failure(self, error: httpx2.HTTPError) -> UpstreamFailed:
+        name = self._route.worker.name
+        if isinstance(error, httpx2.TimeoutException):
+            slow = error_from_transport(error, f"worker {name}")
+            return UpstreamFailed(slow.message, code=slow.code)
+        return WorkerLost(f"worker {name} went away in the middle of the request")
+
+    def _parsed(self, data: bytes) -> Chunk:
+        try:
+            chunk = orjson.loads(data)
+        except orjson.JSONDecodeError as error:
+            raise self.unreadable("is not JSON") from error
+        if not isinstance(chunk, dict):
+            raise self.unreadable("is not an object")
+        if "error" in chunk:
+            raise error_from_body(502, chunk)
+        return chunk
+
+    def unreadable(self, what: str) -> UpstreamFailed:
+        """The error for a frame that breaks the protocol."""
+        return UpstreamFailed(
+            f"worker {self._route.worker.name} sent a frame that {what}", code="stream_unreadable"
+        )

@@ -1,0 +1,121 @@
+"""What the event log and the vault keep of a request: from the worker's own facts, or from what had come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tiltyard.events.schema import ChoiceOutcome, FinishReason, GenerationFinished
+from tiltyard.gateway.attempt import PromptFacts
+from tiltyard.gateway.collect import Collected, Endpoint
+from tiltyard.identity.canonical import Json
+from tiltyard.router.router import Route
+from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
+from tiltyard.wire.worker import FinishedAnswer
+
+WORKERS_OWN = frozenset(
+    {
+        "behaviour", "deployment", "sampling", "seed", "prompt_tokens", "cached_tokens", "completion_tokens",
+        "prompt_token_digest", "queue_ms", "prefill_ms", "decode_ms", "time_to_first_token_ms",
+        "peak_kv_blocks",
+    }
+)  # fmt: skip
+"""Fields that an event takes over from `FinishedAnswer` as they are."""
+
+
+class Ending(NamedTuple):
+    """How a request ended, as the gateway saw it; times count from its arrival here."""
+
+    finish: FinishReason
+    error: str | None
+    total_ms: float
+    first_token_ms: float | None
+
+
+class Asked(NamedTuple):
+    """What was asked, and of whom."""
+
+    generation: str
+    endpoint: Endpoint
+    request: ChatCompletionRequest | CompletionRequest
+    seed: int
+    route: Route
+    prompt: PromptFacts
+
+
+def said(collected: Collected, ending: Ending) -> Json:
+    """The answers for the vault, token by token as far as they are known."""
+    if (finished := collected.finished) is not None:
+        choices: list[Json] = [
+            _choice(c.index, c.text, list(c.token_ids), c.finish_reason) for c in finished.choices
+        ]
+    else:
+        choices = [
+            _choice(c.index, c.text, c.token_ids, c.finish_reason or ending.finish) for c in collected.choices
+        ]
+    return {"choices": choices}
+
+
+def _choice(index: int, text: str, token_ids: list[int], finish_reason: str) -> Json:
+    return {"index": index, "text": text, "token_ids": token_ids, "finish_reason": finish_reason}
+
+
+def event_of(asked: Asked, collected: Collected, ending: Ending) -> GenerationFinished:
+    """The event, still without its references into the vault."""
+    request, identity, finished = asked.request, asked.route.identity, collected.finished
+    facts = _facts_so_far(asked, collected, ending) if finished is None else _worker_facts(finished)
+    return GenerationFinished.model_validate(
+        {
+            "generation": asked.generation,
+            "endpoint": asked.endpoint,
+            "alias": request.model,
+            "identity": identity.name,
+            "worker": asked.route.worker.name,
+            "prompt": None,
+            "response": None,
+            "stop": tuple(request.stop),
+            "logit_bias": request.logit_bias,
+            "n": request.n,
+            "ignore_eos": request.ignore_eos,
+            "stream": request.stream,
+            "error": ending.error,
+            "total_ms": ending.total_ms,
+            **facts,
+        }
+    )
+
+
+def _worker_facts(finished: FinishedAnswer) -> Mapping[str, object]:
+    choices = tuple(
+        ChoiceOutcome(
+            index=c.index,
+            finish_reason=c.finish_reason,
+            stop_match=c.stop_match,
+            completion_tokens=len(c.token_ids),
+        )
+        for c in finished.choices
+    )
+    return {**finished.model_dump(include=set(WORKERS_OWN)), "choices": choices}
+
+
+def _facts_so_far(asked: Asked, collected: Collected, ending: Ending) -> Mapping[str, object]:
+    """What is known of an answer whose last frame never came."""
+    identity = asked.route.identity
+    choices = tuple(
+        ChoiceOutcome(
+            index=c.index, finish_reason=c.finish_reason or ending.finish, completion_tokens=c.tokens
+        )
+        for c in collected.choices
+    )
+    return {
+        "behaviour": identity.behaviour,
+        "deployment": identity.deployment,
+        "sampling": asked.request.effective_sampling(identity.declaration.sampling),
+        "seed": asked.seed,
+        "choices": choices,
+        "prompt_tokens": asked.prompt.tokens,
+        "cached_tokens": asked.prompt.cached_tokens,
+        "prompt_token_digest": asked.prompt.token_digest,
+        "completion_tokens": sum(choice.completion_tokens for choice in choices),
+        "time_to_first_token_ms": ending.first_token_ms,
+    }
