@@ -88,12 +88,12 @@ class ForwardPass {
 
     static size_t scales_in(int padded) { return round_up(padded / kQuantBlock, 8); }
     Activations rows_of(const Workspace::Quantized& rows, int padded) const {
-        return {rows.q.data(),          rows.scale.data(),  rows.sum.data(), rows.fine.data(),
-                rows.fine_scale.data(), rows.values.data(), (size_t)padded,  scales_in(padded)};
+        return {rows.q.data(),          rows.scale.data(),  rows.sum.data(), rows.outlier.data(),
+                rows.outlier_at.data(), rows.values.data(), (size_t)padded,  scales_in(padded)};
     }
     static QuantizedBlocks blocks_of(Workspace::Quantized& rows, int padded, int row, int column) {
         const size_t v = (size_t)row * padded + column, b = row * scales_in(padded) + column / kQuantBlock;
-        return {&rows.q[v], &rows.scale[b], &rows.sum[b], &rows.fine[v], &rows.fine_scale[b]};
+        return {&rows.q[v], &rows.scale[b], &rows.sum[b], &rows.outlier[b], &rows.outlier_at[b]};
     }
     static bool any_int8(std::initializer_list<const PackedMatrix*> users) {
         return std::any_of(users.begin(), users.end(), [](auto* m) { return takes_int8(m->form()); });
@@ -301,10 +301,9 @@ void Model::prepare(const Batch& b) {
     const int rows = std::max(b.rows, b.outputs);  // an output row may be asked for twice
     if (rows > work_.rows) {
         const auto grow = [&](Workspace::Quantized& q, size_t padded) {
-            for (auto* bytes : {&q.q, &q.fine}) bytes->assign(rows * padded, 0);
-            for (auto* scales : {&q.scale, &q.sum, &q.fine_scale})
-                scales->assign(rows * (size_t)round_up((int)padded / kQuantBlock, 8), 0);
-            q.values.assign(rows * padded, 0);
+            const size_t scales = rows * (size_t)round_up((int)padded / kQuantBlock, 8);
+            q.q.assign(rows * padded, 0), q.values.assign(rows * padded, 0), q.outlier_at.assign(scales, 0);
+            for (auto* floats : {&q.scale, &q.sum, &q.outlier}) floats->assign(scales, 0);
         };
         work_.rows = 0;  // stays so if an allocation fails half way
         work_.residual.assign((size_t)rows * dim,
@@ -316,6 +315,7 @@ void Model::prepare(const Batch& b) {
         for (size_t i = 0; i < (size_t)rows * shape_.kv_heads; i++) work_.splits_done[i].store(0);
         work_.rows = rows;
     }
+    rope_.cover(*std::max_element(b.positions, b.positions + b.rows) + 1);
     work_.units.clear();
     int partials = 0;
     for (int head = 0; head < shape_.kv_heads; head++)

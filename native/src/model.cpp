@@ -51,7 +51,7 @@ Model::Model(const ModelShape& shape, int threads, const std::string& isa)
     : shape_(checked(shape)),
       kernels_(kernels_for(isa)),
       pool_(checked_threads(threads)),
-      rope_(shape.max_positions, shape.rope_dim, shape.rope_base),
+      rope_(shape.rope_dim, shape.rope_base),
       layers_(shape.layers) {
     const int padded = round_up(shape.dim, kQuantBlock);
     output_norm_.reserve(padded);

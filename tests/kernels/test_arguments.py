@@ -185,7 +185,7 @@ def test_columns_that_do_not_fill_blocks_need_float_weights() -> None:
     ],
 )
 def test_a_block_that_is_not_there_is_refused(call: Callable[[NativeModel], object]) -> None:
-    with pytest.raises(ValueError, match=r"block|precision|bytes"):
+    with pytest.raises(ValueError, match=r"block|precision|data has 5"):
         call(SmallModel(SMALL).native())
 
 

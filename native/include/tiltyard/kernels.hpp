@@ -32,34 +32,33 @@ constexpr size_t tile_block_bytes(WeightForm form) {
 
 enum class KvPrecision : int { f16 = 0, int8 = 1 };
 
-// Token rows as a matrix sees them. int8: value = scale * q + fine_scale * fine, in blocks of 32; most blocks
-// have no second term (fine_scale = 0), those with an outlier do, since it would leave their other values few
-// of the 8 bits. `sum` is the sum of a block's values.
+// Token rows as a matrix sees them. int8: value = scale * q, in blocks of 32. A block in which one value
+// holds more than half of the energy would leave the others few of the 8 bits: that value stands aside, as a
+// float, and its q is 0. `sum` is the sum of a block's values.
 struct Activations {
     const int8_t* q = nullptr;
     const float* scale = nullptr;
     const float* sum = nullptr;
-    const int8_t* fine = nullptr;
-    const float* fine_scale = nullptr;
-    const float* values = nullptr;  // float rows, for f16 and f32 weights
-    size_t row_values = 0;          // padded length of a row
+    const float* outlier = nullptr;       // 0: none
+    const uint8_t* outlier_at = nullptr;  // its place in the block
+    const float* values = nullptr;        // float rows, for f16 and f32 weights
+    size_t row_values = 0;                // padded length of a row
     size_t row_blocks = 0;  // padded length of a row's scales: a multiple of 8, zeros after the last block
     Activations from(int row) const {
         const size_t v = row * row_values, b = row * row_blocks;
-        return {q + v, scale + b, sum + b, fine + v, fine_scale + b, values + v, row_values, row_blocks};
+        return {q + v, scale + b, sum + b, outlier + b, outlier_at + b, values + v, row_values, row_blocks};
     }
 };
 
-// Where a block of 32, or several, is quantised to.
+// Where blocks of 32 are quantised to.
 struct QuantizedBlocks {
     int8_t* q;
     float* scale;
     float* sum;
-    int8_t* fine;
-    float* fine_scale;
+    float* outlier;
+    uint8_t* outlier_at;
     QuantizedBlocks from(int block) const {
-        return {q + block * kQuantBlock, scale + block, sum + block, fine + block * kQuantBlock,
-                fine_scale + block};
+        return {q + block * kQuantBlock, scale + block, sum + block, outlier + block, outlier_at + block};
     }
 };
 

@@ -47,8 +47,9 @@ struct Workspace {
     int rows = 0;
     std::vector<float> residual, query, attention;  // [rows][padded]
     struct Quantized {
-        std::vector<int8_t> q, fine;
-        std::vector<float> scale, sum, fine_scale, values;
+        std::vector<int8_t> q;
+        std::vector<float> scale, sum, outlier, values;
+        std::vector<uint8_t> outlier_at;
     };
     Quantized normed, attended, hidden;
     std::vector<float> partial_maximum, partial_total, partial_out;  // attention splits of long rows

@@ -9,13 +9,15 @@ class RopeTable {
   public:
     RopeTable() = default;
     // angle(position, i) = position * base^(-2i / dimensions), rounded to float only after cos and sin
-    RopeTable(int positions, int dimensions, double base);
-    int pairs() const { return pairs_; }
-    const float* cosine(int position) const { return table_.data() + (size_t)position * pairs_ * 2; }
-    const float* sine(int position) const { return cosine(position) + pairs_; }
+    RopeTable(int dimensions, double base);
+    void cover(int positions);  // compute the rows below `positions` that are not there yet
+    int pairs() const { return (int)frequency_.size(); }
+    const float* cosine(int position) const { return table_.data() + (size_t)position * pairs() * 2; }
+    const float* sine(int position) const { return cosine(position) + pairs(); }
 
   private:
-    int pairs_ = 0;
+    int rows_ = 0;
+    std::vector<double> frequency_;
     std::vector<float> table_;  // [position][cos of pairs, sin of pairs]
 };
 

@@ -17,39 +17,49 @@ static inline F8 f8_exp(F8 x) {
     return f8_mul(p, f8_pow2i(n));
 }
 
-constexpr float kOutlier = 12.25f;  // a block whose largest value exceeds 3.5 times its root mean square ...
-constexpr float kFineSteps = 254.0f;  // ... keeps what rounding lost, in 254ths of a step, as a second int8
-constexpr float kSmallest = 1e-36f;   // a block below this is zero: 127 / largest would overflow
+constexpr float kSmallest = 1e-36f;  // a block below this is zero: 127 / largest would overflow
 
-// 32 floats -> int8 with one scale, and a second int8 for blocks with an outlier. Sums of integers are exact.
-static inline void quantize_block(const F8 x[4], QuantizedBlocks out) {
-    const float largest =
-        f8_hmax(f8_max(f8_max(f8_abs(x[0]), f8_abs(x[1])), f8_max(f8_abs(x[2]), f8_abs(x[3]))));
+static inline float largest_magnitude(const F8 x[4]) {
+    return f8_hmax(f8_max(f8_max(f8_abs(x[0]), f8_abs(x[1])), f8_max(f8_abs(x[2]), f8_abs(x[3]))));
+}
+
+// Takes the largest value out of x: the first of equals. Returns its place.
+static inline int take_out(F8 x[4], float largest, float* value) {
+    alignas(32) float values[kQuantBlock];
+    int place = -1;
+    for (int j = 3; j >= 0; j--) {
+        f8_store(values + j * 8, x[j]);
+        if (const int mask = f8_equal_mask(f8_abs(x[j]), f8_set1(largest)))
+            place = j * 8 + __builtin_ctz(mask);
+    }
+    *value = values[place];
+    values[place] = 0;
+    x[place / 8] = f8_load(values + place / 8 * 8);
+    return place;
+}
+
+// 32 floats -> int8 with one scale, an outlier apart. The sum of the integers is exact.
+static inline void quantize_block(F8 x[4], QuantizedBlocks out) {
+    float largest = largest_magnitude(x);
+    F8 squares = f8_zero();
+    for (int j = 0; j < 4; j++) squares = f8_fma(x[j], x[j], squares);
+    *out.outlier = 0;
+    if (largest * largest * 2.0f > f8_hsum(squares) && largest > kSmallest) {
+        *out.outlier_at = (uint8_t)take_out(x, largest, out.outlier);
+        largest = largest_magnitude(x);
+    }
     const F8 inverse = f8_set1(largest > kSmallest ? 127.0f / largest : 0.0f);
-    F8 rounded[4], squares = f8_zero();
     for (int j = 0; j < 4; j++) {
-        rounded[j] = f8_rint(f8_mul(x[j], inverse));
-        squares = f8_fma(x[j], x[j], squares);
-        f8_store_i8(out.q + j * 8, rounded[j]);
+        x[j] = f8_rint(f8_mul(x[j], inverse));
+        f8_store_i8(out.q + j * 8, x[j]);
     }
     *out.scale = largest / 127.0f;
-    *out.sum = *out.scale * f8_hsum(f8_add(f8_add(rounded[0], rounded[1]), f8_add(rounded[2], rounded[3])));
-    *out.fine_scale = 0;
-    if (largest * largest * 32.0f <= kOutlier * f8_hsum(squares) || !(largest > kSmallest)) return;
-    F8 total = f8_zero();
-    for (int j = 0; j < 4; j++) {
-        const F8 lost = f8_fma(x[j], inverse, f8_sub(f8_zero(), rounded[j]));  // in [-0.5, 0.5] of a step
-        const F8 fine = f8_rint(f8_mul(lost, f8_set1(kFineSteps)));
-        f8_store_i8(out.fine + j * 8, fine);
-        total = f8_add(total, fine);
-    }
-    *out.fine_scale = *out.scale / kFineSteps;
-    *out.sum = f1_fma(*out.fine_scale, f8_hsum(total), *out.sum);
+    *out.sum = *out.scale * f8_hsum(f8_add(f8_add(x[0], x[1]), f8_add(x[2], x[3]))) + *out.outlier;
 }
 
 static void quantize(const float* x, int padded, QuantizedBlocks out) {
     for (int b = 0; b < padded / kQuantBlock; b++, x += kQuantBlock) {
-        const F8 block[4] = {f8_load(x), f8_load(x + 8), f8_load(x + 16), f8_load(x + 24)};
+        F8 block[4] = {f8_load(x), f8_load(x + 8), f8_load(x + 16), f8_load(x + 24)};
         quantize_block(block, out.from(b));
     }
 }

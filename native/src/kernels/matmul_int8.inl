@@ -3,8 +3,8 @@
 // Per output and block, in block order:
 //   q4: acc = fma(minimum, sum, fma(float(integer dot), scale_w * scale_x, acc))
 //   q8: acc = fma(float(integer dot), scale_w * scale_x, acc)
-// and then, for the blocks that have a fine part, again in block order:
-//   acc = fma(float(integer dot with fine), scale_w * fine_scale_x, acc)
+// and then, for the blocks that have an outlier, again in block order:
+//   acc = fma(float(integer weight at its place), scale_w * outlier, acc)
 
 // There are 16 vector registers: 2 * M integer accumulators stay in them for a whole block, so for M > 2 the
 // float accumulators live in `out` (L1 cache) and are touched once a block. The fence stops the compiler from
@@ -15,16 +15,9 @@
 
 struct TileQ4 {
     static constexpr size_t kBlockBytes = tile_block_bytes(WeightForm::q4), kScales = 256;
-    // one block against one token: the integer dots of the two groups of rows
-    static inline void dot(const uint8_t* w, const int8_t* x, F8 out[2]) {
-        Dot4 sum[2] = {dot4_zero(), dot4_zero()};
-        for (int j = 0; j < 4; j++)
-            for (int g = 0; g < 2; g++) {
-                const Bytes32 both = b32_load(w + g * 128 + j * 32);
-                sum[g] = dot4_add(sum[g], b32_low_nibbles(both), b32_broadcast4(x + j * 4));
-                sum[g] = dot4_add(sum[g], b32_high_nibbles(both), b32_broadcast4(x + 16 + j * 4));
-            }
-        out[0] = dot4_float(sum[0]), out[1] = dot4_float(sum[1]);
+    // the integer weights of eight rows at place k of a block
+    static inline F8 weight(const uint8_t* w, int group, int k) {
+        return f8_nibble(b32_load(w + group * 128 + k % 16 / 4 * 32), k % 4 * 2 + k / 16);
     }
     template <int M>
     static inline void run(const uint8_t* w, int blocks, Activations x, float* out) {
@@ -102,13 +95,8 @@ struct TileQ4 {
 
 struct TileQ8 {
     static constexpr size_t kBlockBytes = tile_block_bytes(WeightForm::q8), kScales = 512;
-    static inline void dot(const uint8_t* w, const int8_t* x, F8 out[2]) {
-        Dot8 sum[2] = {dot8_zero(), dot8_zero()};
-        for (int j = 0; j < 8; j++)
-            for (int g = 0; g < 2; g++)
-                sum[g] =
-                    dot8_add(sum[g], weights8(b32_load(w + g * 256 + j * 32)), b32_broadcast4(x + j * 4));
-        out[0] = dot8_float(sum[0]), out[1] = dot8_float(sum[1]);
+    static inline F8 weight(const uint8_t* w, int group, int k) {
+        return f8_byte(b32_load(w + group * 256 + k / 4 * 32), k % 4);
     }
     template <int M>
     static inline void run(const uint8_t* w, int blocks, Activations x, float* out) {
@@ -156,26 +144,27 @@ struct TileQ8 {
     }
 };
 
-// The fine parts of one token's blocks; few have one.
+// The outliers of one token's blocks.
 template <class Tile>
-static inline void add_fine(const uint8_t* w, const Activations& x, int token, float* out) {
-    const float* scales = x.fine_scale + token * x.row_blocks;
+static inline void add_outliers(const uint8_t* w, const Activations& x, int token, float* out) {
+    const float* outliers = x.outlier + token * x.row_blocks;
+    const uint8_t* places = x.outlier_at + token * x.row_blocks;
+    F8 acc[2] = {f8_load(out), f8_load(out + 8)};
     for (size_t first = 0; first < x.row_blocks; first += 8)
-        for (int mask = ~f8_equal_mask(f8_load(scales + first), f8_zero()) & 255; mask; mask &= mask - 1) {
+        for (int mask = ~f8_equal_mask(f8_load(outliers + first), f8_zero()) & 255; mask; mask &= mask - 1) {
             const size_t b = first + __builtin_ctz(mask);
             const uint8_t* block = w + b * Tile::kBlockBytes;
             const uint16_t* halves = reinterpret_cast<const uint16_t*>(block + Tile::kScales);
-            F8 dot[2];
-            Tile::dot(block, x.fine + token * x.row_values + b * kQuantBlock, dot);
-            for (int g = 0; g < 2; g++) {
-                const F8 scale = f8_mul(f8_load_f16(halves + g * 8), f8_set1(scales[b]));
-                f8_store(out + g * 8, f8_fma(dot[g], scale, f8_load(out + g * 8)));
-            }
+            const F8 value = f8_set1(outliers[b]);
+            for (int g = 0; g < 2; g++)
+                acc[g] = f8_fma(Tile::weight(block, g, places[b]), f8_mul(f8_load_f16(halves + g * 8), value),
+                                acc[g]);
         }
+    f8_store(out, acc[0]), f8_store(out + 8, acc[1]);
 }
 
 template <class Tile>
 static void tile_int8(const uint8_t* w, int blocks, Activations x, int tokens, float* out) {
     tile_any<Tile>(w, blocks, x, tokens, out);
-    for (int t = 0; t < tokens; t++) add_fine<Tile>(w, x, t, out + t * kTileRows);
+    for (int t = 0; t < tokens; t++) add_outliers<Tile>(w, x, t, out + t * kTileRows);
 }

@@ -81,6 +81,15 @@ static inline Bytes32 b32_low_nibbles(Bytes32 a) { return {_mm256_and_si256(a.v,
 static inline Bytes32 b32_high_nibbles(Bytes32 a) {
     return {_mm256_and_si256(_mm256_srli_epi16(a.v, 4), _mm256_set1_epi8(15))};
 }
+// nibble i (0 .. 7, low first) of each lane's four bytes, unsigned; byte i, signed
+static inline F8 f8_nibble(Bytes32 a, int i) {
+    const __m256i top = _mm256_sll_epi32(a.v, _mm_cvtsi32_si128(28 - 4 * i));
+    return {_mm256_cvtepi32_ps(_mm256_srli_epi32(top, 28))};
+}
+static inline F8 f8_byte(Bytes32 a, int i) {
+    const __m256i top = _mm256_sll_epi32(a.v, _mm_cvtsi32_si128(24 - 8 * i));
+    return {_mm256_cvtepi32_ps(_mm256_srai_epi32(top, 24))};
+}
 static inline Bytes32 b32_broadcast4(const int8_t* p) {
     int32_t four;
     std::memcpy(&four, p, 4);

@@ -137,4 +137,14 @@ static inline F8 dot4_float(Dot4 a) {
 }
 static inline F8 dot8_float(Dot8 a) { return dot4_float(a); }
 static inline void prefetch(const void*) {}
+static inline F8 f8_nibble(Bytes32 a, int n) {
+    F8 r;
+    TILTYARD_LANES r.v[i] = (float)(n % 2 ? (a.v[i * 4 + n / 2] >> 4) & 15 : a.v[i * 4 + n / 2] & 15);
+    return r;
+}
+static inline F8 f8_byte(Bytes32 a, int n) {
+    F8 r;
+    TILTYARD_LANES r.v[i] = (float)a.v[i * 4 + n];
+    return r;
+}
 #undef TILTYARD_LANES

@@ -186,22 +186,20 @@ def rope_angles(position: int, dimensions: int, base: float) -> tuple[F32, F32]:
     )
 
 
-OUTLIER = np.float32(12.25)  # (3.5 root mean squares)^2
-FINE_STEPS = np.float32(254)
 SMALLEST = np.float32(1e-36)
 
 
 class Quantized(NamedTuple):
-    """int8 activations, in blocks of 32 along the last axis: value = scale * q + fine_scale * fine.
+    """int8 activations, in blocks of 32 along the last axis: value = scale * q, and one outlier apart.
 
-    `fine_scale` is 0 for blocks without an outlier; `total` is the sum of a block's values.
+    A value that holds more than half of its block's energy is the outlier: it stays a float, and its q is 0.
     """
 
     q: NDArray[np.int32]
     scale: F32
-    total: F32
-    fine: NDArray[np.int32]
-    fine_scale: F32
+    total: F32  # sum of a block's values
+    outlier: F32  # 0: none
+    place: NDArray[np.intp]
 
 
 def inverse_step(largest: F32) -> F32:
@@ -214,20 +212,18 @@ def quantize(x: F32) -> Quantized:
     """Quantize the last axis (a multiple of 32) in blocks, ties to even."""
     blocks = x.reshape(*x.shape[:-1], -1, QUANT_BLOCK)
     largest = np.abs(blocks).max(axis=-1)
-    inverse = inverse_step(largest)[..., None]
-    q = np.rint(blocks * inverse)
-    scale = largest / np.float32(127)
-    total = scale * q.sum(axis=-1)
     squares = np.zeros((*largest.shape, 8), np.float32)
     for j in range(0, QUANT_BLOCK, 8):
         squares = fma(blocks[..., j : j + 8], blocks[..., j : j + 8], squares)
-    outlier = (largest * largest * np.float32(32) > OUTLIER * tree_sum(squares)) & (largest > SMALLEST)
-    fine = np.where(outlier[..., None], np.rint(fma(blocks, inverse, -q) * FINE_STEPS), ZERO)
-    fine_scale = np.where(outlier, scale / FINE_STEPS, ZERO).astype(np.float32)
-    total = np.where(outlier, fma(fine_scale, fine.sum(axis=-1), total), total)
-    return Quantized(
-        q.reshape(x.shape).astype(np.int32), scale, total, fine.reshape(x.shape).astype(np.int32), fine_scale
-    )
+    apart = (largest * largest * np.float32(2) > tree_sum(squares)) & (largest > SMALLEST)
+    place = np.abs(blocks).argmax(axis=-1)
+    outlier = np.where(apart, np.take_along_axis(blocks, place[..., None], -1)[..., 0], ZERO)
+    rest = np.where(apart[..., None] & (np.arange(QUANT_BLOCK) == place[..., None]), ZERO, blocks)
+    largest = np.abs(rest).max(axis=-1)
+    q = np.rint(rest * inverse_step(largest)[..., None])
+    scale = largest / np.float32(127)
+    total = scale * q.sum(axis=-1) + outlier
+    return Quantized(q.reshape(x.shape).astype(np.int32), scale, total, outlier, place)
 
 
 def padded(x: F32, multiple: int = QUANT_BLOCK) -> F32:
@@ -254,10 +250,10 @@ def multiply(matrix: Matrix, x: F32) -> F32:
             out = fma(matrix.minimum[None, :, b], activations.total[:, None, b], out)
     for b in range(columns // QUANT_BLOCK):
         span = slice(b * QUANT_BLOCK, (b + 1) * QUANT_BLOCK)
-        which = np.flatnonzero(activations.fine_scale[:, b])
-        dot = (activations.fine[which, span] @ matrix.q[:, span].T).astype(np.float32)
-        scale = matrix.scale[None, :, b] * activations.fine_scale[which, None, b]
-        out[which] = fma(dot, scale, out[which])
+        which = np.flatnonzero(activations.outlier[:, b])
+        weights = matrix.q[:, span][:, activations.place[which, b]].T.astype(np.float32)
+        scale = matrix.scale[None, :, b] * activations.outlier[which, None, b]
+        out[which] = fma(weights, scale, out[which])
     return out
 
 
