@@ -37,14 +37,17 @@ class LlamaCpp:
         context = self.context(slots=wave, positions=longest + 8)
         began = time.perf_counter()
         first_token, decode_s, prefill_s = 0.0, 0.0, 0.0
+        held: list[list[int]] = [[] for _ in range(wave)]
         for start in range(0, len(asked), wave):
-            L.llama_memory_clear(L.llama_get_memory(context), True)
             group = asked[start : start + wave]
             next_tokens = []
             for slot, tokens in enumerate(group):
                 at = time.perf_counter()
-                self.decode(context, [(t, i, slot, i == len(tokens) - 1) for i, t in enumerate(tokens)])
-                next_tokens.append(self.best(context, len(tokens) - 1))
+                kept = self.keep_prefix(context, slot, held[slot], tokens)
+                rest = [(t, kept + i, slot, kept + i == len(tokens) - 1) for i, t in enumerate(tokens[kept:])]
+                self.decode(context, rest)
+                next_tokens.append(self.best(context, len(rest) - 1))
+                held[slot] = tokens
                 prefill_s += time.perf_counter() - at
                 first_token = max(first_token, time.perf_counter() - began)
             at = time.perf_counter()
@@ -62,6 +65,13 @@ class LlamaCpp:
         if workload.name == "prefill":
             return Figure(len(asked[0]) / prefill_s, first_token)
         return Figure(workload.requests * workload.new_tokens / wall, first_token)
+
+    def keep_prefix(self, context: ctypes.c_void_p, slot: int, held: list[int], tokens: list[int]) -> int:
+        """Keep what a slot's last prompt has in common with this one, as llama-server does; returns its length."""
+        common = next((i for i, (a, b) in enumerate(zip(held, tokens, strict=False)) if a != b), len(held))
+        common = min(common, len(tokens) - 1)
+        L.llama_memory_seq_rm(L.llama_get_memory(context), slot, common, -1)
+        return common
 
     def context(self, *, slots: int, positions: int) -> ctypes.c_void_p:
         """Make a context with a KV stream of its own for each slot."""
