@@ -35,7 +35,7 @@ def battle(url: str, *, choice: str = "a") -> dict[str, object]:
 
 
 def test_an_answer_is_made_again_to_the_same_bytes_on_another_instruction_set(yard: Tiltyard) -> None:
-    body = {"model": "smollm2-hot", "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 40}
+    body = {"model": "smollm2-hot", "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 12}
     answer = httpx2.post(f"{yard.url}/v1/chat/completions", json=body, timeout=120)
     replay = yard.run("replay", answer.headers["x-tiltyard-generation"], "--isa", "scalar", "--threads", "2")
     assert replay.returncode == 0, replay.stderr
