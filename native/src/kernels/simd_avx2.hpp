@@ -77,6 +77,9 @@ struct Bytes32 {
 static inline Bytes32 b32_load(const uint8_t* p) {
     return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))};
 }
+static inline void b32_store(uint8_t* p, Bytes32 a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.v);
+}
 static inline Bytes32 b32_low_nibbles(Bytes32 a) { return {_mm256_and_si256(a.v, _mm256_set1_epi8(15))}; }
 static inline Bytes32 b32_high_nibbles(Bytes32 a) {
     return {_mm256_and_si256(_mm256_srli_epi16(a.v, 4), _mm256_set1_epi8(15))};

@@ -104,6 +104,7 @@ static inline Bytes32 b32_load(const uint8_t* p) {
     std::memcpy(r.v, p, 32);
     return r;
 }
+static inline void b32_store(uint8_t* p, Bytes32 a) { std::memcpy(p, a.v, 32); }
 static inline Bytes32 b32_low_nibbles(Bytes32 a) {
     for (auto& x : a.v) x = x & 15;
     return a;
