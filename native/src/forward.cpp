@@ -12,10 +12,10 @@ namespace tiltyard {
 
 namespace {
 
-constexpr int kChunkRows = 32;  // token rows that pass a weight unit together: their outputs stay in L1
-constexpr int kStaticRows =
-    8;  // up to here a step is bound by memory: contiguous shares keep the streams whole
-constexpr int kUnitColumns = 256;  // widest unit: an attention head
+// Up to so many rows a step is bound by memory: contiguous shares keep the streams whole.
+constexpr int kStaticRows = 8;
+// From so many rows on, unpacking a tile once is cheaper than at each register block.
+constexpr int kUnpackRows = 16;
 
 }  // namespace
 
@@ -57,12 +57,18 @@ class ForwardPass {
   private:
     // One thread's way through the phases.
     struct Walker {
-        Walker(ForwardPass& pass, int thread) : pass(pass), thread(thread) {}
+        Walker(ForwardPass& pass, int thread)
+            : pass(pass),
+              thread(thread),
+              attention(pass.w_.scratch[thread].attention.data()),
+              buffer(pass.w_.scratch[thread].outputs.data()),
+              unpacked(pass.w_.scratch[thread].unpacked.data()) {}
         ForwardPass& pass;
         const int thread;
+        float *const attention, *const buffer;
+        uint8_t* const unpacked;
         int phase = 0;
         std::chrono::steady_clock::time_point last = std::chrono::steady_clock::now();
-        alignas(64) float buffer[kChunkRows * kUnitColumns];
 
         // chunk 0: one contiguous share a thread; else units are handed out `chunk` at a time
         template <class Unit>
@@ -108,14 +114,21 @@ class ForwardPass {
         if (any_float(users)) std::memcpy(&rows.values[(size_t)row * padded + at], x, n * sizeof(float));
     }
     // rows [t0, t1) times one tile of 16 weight rows -> out[(t - t0) * stride + 0 .. 15]
-    void product(const PackedMatrix& w, int tile, const Activations& x, int t0, int t1, float* out,
-                 int stride) const {
+    void product(Walker& walker, const PackedMatrix& w, int tile, const Activations& x, int t0, int t1,
+                 float* out, int stride) const {
+        const uint8_t* weights = w.tile(tile);
         const auto kernel = k_.tile[static_cast<int>(w.form())];
+        const bool unpack =
+            w.form() == WeightForm::q4 && t1 - t0 >= kUnpackRows && w.blocks() <= kUnpackBlocks;
+        if (unpack) k_.unpack_q4(weights, w.blocks(), walker.unpacked);
         alignas(32) float o[kTileTokens * kTileRows];
         for (int t = t0; t < t1;) {
             // five rows as 3 + 2: a lone row would cost as much as three
             const int n = t1 - t == 5 ? 3 : std::min(kTileTokens, t1 - t);
-            kernel(w.tile(tile), w.blocks(), x.from(t), n, o);
+            if (unpack)
+                k_.tile_unpacked_q4(weights, walker.unpacked, w.blocks(), x.from(t), n, o);
+            else
+                kernel(weights, w.blocks(), x.from(t), n, o);
             for (int i = 0; i < n; i++)
                 std::memcpy(out + (size_t)(t - t0 + i) * stride, o + i * kTileRows, kTileRows * 4);
             t += n;
@@ -155,7 +168,7 @@ class ForwardPass {
             const PackedMatrix& w = is_query ? layer.query : is_key ? layer.key : layer.value;
             chunks(b_.rows, [&](int t0, int t1) {
                 for (int j = 0; j < tiles; j++)
-                    product(w, head * tiles + j, x, t0, t1, walker.buffer + j * kTileRows, stride);
+                    product(walker, w, head * tiles + j, x, t0, t1, walker.buffer + j * kTileRows, stride);
                 for (int t = t0; t < t1; t++) {
                     float* v = walker.buffer + (t - t0) * stride;
                     const int position = b_.positions[t];
@@ -185,7 +198,7 @@ class ForwardPass {
         const int group = s_.heads / s_.kv_heads, n = s_.head_dim;
         const bool whole_blocks = n % kQuantBlock == 0;
         const PackedMatrix* user = &m_.layers_[index].attention_output;
-        float* scratch = w_.thread_scratch[walker.thread].data();
+        float* scratch = walker.attention;
         walker.each(kAttention, (int)w_.units.size(), w_.units.size() > 64 ? 4 : 1, [&](int i) {
             const Workspace::AttentionUnit& unit = w_.units[i];
             float *maximum = scratch, *total = maximum + group, *out = total + group, *y = out + group * n;
@@ -241,7 +254,7 @@ class ForwardPass {
         walker.each(op, w.tiles(), chunk(), [&](int tile) {
             const int width = std::min(kTileRows, dim_ - tile * kTileRows);
             chunks(b_.rows, [&](int t0, int t1) {
-                product(w, tile, x, t0, t1, walker.buffer, kTileRows);
+                product(walker, w, tile, x, t0, t1, walker.buffer, kTileRows);
                 for (int t = t0; t < t1; t++)
                     k_.add(&w_.residual[(size_t)t * dim_ + tile * kTileRows],
                            walker.buffer + (t - t0) * kTileRows, width);
@@ -257,9 +270,10 @@ class ForwardPass {
                 const int tiles = std::min(2, layer.gate.tiles() - unit * 2);
                 if (tiles < 2) std::memset(walker.buffer, 0, (size_t)(t1 - t0) * 64 * sizeof(float));
                 for (int j = 0; j < tiles; j++)
-                    product(layer.gate, unit * 2 + j, x, t0, t1, walker.buffer + j * kTileRows, 64);
+                    product(walker, layer.gate, unit * 2 + j, x, t0, t1, walker.buffer + j * kTileRows, 64);
                 for (int j = 0; j < tiles; j++)
-                    product(layer.up, unit * 2 + j, x, t0, t1, walker.buffer + 32 + j * kTileRows, 64);
+                    product(walker, layer.up, unit * 2 + j, x, t0, t1, walker.buffer + 32 + j * kTileRows,
+                            64);
                 for (int t = t0; t < t1; t++) {
                     float* v = walker.buffer + (t - t0) * 64;
                     k_.silu_multiply(v, v + 32, 32, v);
@@ -274,9 +288,9 @@ class ForwardPass {
         walker.each(kHead, head.tiles(), b_.outputs <= kStaticRows ? 0 : 8, [&](int tile) {
             const int width = std::min(kTileRows, s_.vocab - tile * kTileRows);
             float* out = b_.logits + tile * kTileRows;
-            if (width == kTileRows) return product(head, tile, x, 0, b_.outputs, out, s_.vocab);
+            if (width == kTileRows) return product(walker, head, tile, x, 0, b_.outputs, out, s_.vocab);
             chunks(b_.outputs, [&](int t0, int t1) {  // the last tile is wider than what is left of the row
-                product(head, tile, x, t0, t1, walker.buffer, kTileRows);
+                product(walker, head, tile, x, t0, t1, walker.buffer, kTileRows);
                 for (int t = t0; t < t1; t++)
                     std::memcpy(out + (size_t)t * s_.vocab, walker.buffer + (t - t0) * kTileRows,
                                 width * sizeof(float));

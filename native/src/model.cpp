@@ -53,12 +53,14 @@ Model::Model(const ModelShape& shape, int threads, const std::string& isa)
       pool_(checked_threads(threads)),
       rope_(shape.rope_dim, shape.rope_base),
       layers_(shape.layers) {
-    const int padded = round_up(shape.dim, kQuantBlock);
-    output_norm_.reserve(padded);
     work_.counters = std::vector<Workspace::Counter>(shape.layers * 10 + 8);
     const int group = shape.heads / shape.kv_heads;
-    work_.thread_scratch.assign(
-        threads, std::vector<float>((size_t)group * (shape.head_dim + 2) + shape.head_dim + 8));
+    work_.scratch.resize(threads);
+    for (auto& scratch : work_.scratch) {
+        scratch.attention.resize((size_t)group * (shape.head_dim + 2) + shape.head_dim);
+        scratch.outputs.resize(kChunkRows * kUnitColumns);
+        scratch.unpacked.resize(kUnpackBlocks * kUnpackedBytes);
+    }
 }
 
 std::vector<float>* Model::vector_slot(const std::string& name) {

@@ -30,6 +30,12 @@ constexpr size_t tile_block_bytes(WeightForm form) {
     return bytes[static_cast<int>(form)];
 }
 
+// An unpacked q4 tile block: 16 x 32 bytes, 2 x 8 float scales, 2 x 8 float minima.
+constexpr size_t kUnpackedBytes = 640;
+constexpr int kUnpackBlocks = 128;  // longest row (4096 values) whose unpacked tile still fits the L2 cache
+constexpr int kChunkRows = 32;      // token rows that pass a weight unit together: their outputs stay in L1
+constexpr int kUnitColumns = 256;   // widest weight unit: an attention head
+
 enum class KvPrecision : int { f16 = 0, int8 = 1 };
 
 // Token rows as a matrix sees them. int8: value = scale * q, in blocks of 32. A block in which one value
@@ -76,6 +82,11 @@ struct KernelTable {
     const char* isa;
     // out[t * 16 + r] = sum over k of W[r][k] * x[t][k], for `tokens` <= 4 and `blocks` blocks of 32 along k
     void (*tile[kWeightForms])(const uint8_t* weights, int blocks, Activations x, int tokens, float* out);
+    // The same for q4, in two steps, when many tokens pass a tile: nibbles become bytes and halves floats
+    // only once.
+    void (*unpack_q4)(const uint8_t* weights, int blocks, uint8_t* out);  // blocks * kUnpackedBytes
+    void (*tile_unpacked_q4)(const uint8_t* weights, const uint8_t* unpacked, int blocks, Activations x,
+                             int tokens, float* out);
 
     // RMS norm of n values in a row of `padded`
     void (*norm_int8)(const float* x, const float* gain, float eps, int n, int padded, QuantizedBlocks out);

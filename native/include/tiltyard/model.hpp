@@ -54,7 +54,11 @@ struct Workspace {
     Quantized normed, attended, hidden;
     std::vector<float> partial_maximum, partial_total, partial_out;  // attention splits of long rows
     std::unique_ptr<std::atomic<int>[]> splits_done;                 // [kv_heads][rows]
-    std::vector<std::vector<float>> thread_scratch;                  // [threads]
+    struct ThreadScratch {
+        std::vector<float> attention, outputs;  // of one attention unit; of one weight unit
+        std::vector<uint8_t> unpacked;          // one q4 tile
+    };
+    std::vector<ThreadScratch> scratch;  // [threads]
     // one attention unit: a row, a kv head, one split of its positions
     struct AttentionUnit {
         int row, kv_head, split, splits, partial;  // partial: where its result waits, or -1

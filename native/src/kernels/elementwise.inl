@@ -23,18 +23,16 @@ static inline float largest_magnitude(const F8 x[4]) {
     return f8_hmax(f8_max(f8_max(f8_abs(x[0]), f8_abs(x[1])), f8_max(f8_abs(x[2]), f8_abs(x[3]))));
 }
 
-// Takes the largest value out of x: the first of equals. Returns its place.
+// Takes the largest magnitude out of x: the first of equals. Returns its place.
 static inline int take_out(F8 x[4], float largest, float* value) {
-    alignas(32) float values[kQuantBlock];
-    int place = -1;
-    for (int j = 3; j >= 0; j--) {
-        f8_store(values + j * 8, x[j]);
-        if (const int mask = f8_equal_mask(f8_abs(x[j]), f8_set1(largest)))
-            place = j * 8 + __builtin_ctz(mask);
+    uint32_t equal = 0, positive = 0;
+    for (int j = 0; j < 4; j++) {
+        equal |= (uint32_t)f8_equal_mask(f8_abs(x[j]), f8_set1(largest)) << (j * 8);
+        positive |= (uint32_t)f8_equal_mask(x[j], f8_set1(largest)) << (j * 8);
     }
-    *value = values[place];
-    values[place] = 0;
-    x[place / 8] = f8_load(values + place / 8 * 8);
+    const int place = __builtin_ctz(equal);
+    *value = positive >> place & 1 ? largest : -largest;
+    for (int j = 0; j < 4; j++) x[j] = f8_clear_lane(x[j], place - j * 8);
     return place;
 }
 

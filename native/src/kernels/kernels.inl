@@ -32,6 +32,8 @@ constexpr KernelTable make_table(const char* isa) {
     return {
         .isa = isa,
         .tile = {tile_int8<TileQ4>, tile_int8<TileQ8>, tile_any<TileF16>, tile_any<TileF32>},
+        .unpack_q4 = unpack_q4,
+        .tile_unpacked_q4 = tile_unpacked_q4,
         .norm_int8 = norm_int8,
         .norm_float = norm_float,
         .quantize = quantize,

@@ -144,6 +144,60 @@ struct TileQ8 {
     }
 };
 
+// TileQ4 after unpack_q4: for j in 0 .. 3 the bytes low group 0, low 1, high 0, high 1; then the scales and
+// minima.
+struct TileQ4Unpacked {
+    template <int M>
+    static inline void run(const uint8_t* w, int blocks, Activations x, float* out) {
+        for (int t = 0; t < 2 * M; t++) f8_store(out + t * 8, f8_zero());
+        for (int b = 0; b < blocks; b++, w += kUnpackedBytes) {
+            Dot4 dot[M][2];
+            for (int t = 0; t < M; t++) dot[t][0] = dot[t][1] = dot4_zero();
+            const int8_t* xb = x.q + b * kQuantBlock;
+#pragma GCC unroll 8
+            for (int half = 0; half < 8; half++) {
+                const Bytes32 w0 = b32_load(w + half * 64), w1 = b32_load(w + half * 64 + 32);
+#pragma GCC unroll 4
+                for (int t = 0; t < M; t++) {
+                    const Bytes32 v = b32_broadcast4(xb + t * x.row_values + half % 2 * 16 + half / 2 * 4);
+                    dot[t][0] = dot4_add(dot[t][0], w0, v);
+                    dot[t][1] = dot4_add(dot[t][1], w1, v);
+                }
+            }
+            const float* scales = reinterpret_cast<const float*>(w + 512);
+            const F8 scale[2] = {f8_load(scales), f8_load(scales + 8)};
+            const F8 minimum[2] = {f8_load(scales + 16), f8_load(scales + 24)};
+            TILTYARD_FENCE;
+#pragma GCC unroll 4
+            for (int t = 0; t < M; t++) {
+                const F8 xd = f8_set1(x.scale[t * x.row_blocks + b]),
+                         xs = f8_set1(x.sum[t * x.row_blocks + b]);
+#pragma GCC unroll 2
+                for (int g = 0; g < 2; g++) {
+                    float* o = out + t * kTileRows + g * 8;
+                    const F8 a = f8_fma(dot4_float(dot[t][g]), f8_mul(scale[g], xd), f8_load(o));
+                    f8_store(o, f8_fma(minimum[g], xs, a));
+                }
+            }
+            TILTYARD_FENCE;
+        }
+    }
+};
+
+static void unpack_q4(const uint8_t* w, int blocks, uint8_t* out) {
+    for (int b = 0; b < blocks; b++, w += TileQ4::kBlockBytes, out += kUnpackedBytes) {
+        for (int j = 0; j < 4; j++)
+            for (int g = 0; g < 2; g++) {
+                const Bytes32 both = b32_load(w + g * 128 + j * 32);
+                b32_store(out + j * 128 + g * 32, b32_low_nibbles(both));
+                b32_store(out + j * 128 + 64 + g * 32, b32_high_nibbles(both));
+            }
+        const uint16_t* halves = reinterpret_cast<const uint16_t*>(w + TileQ4::kScales);
+        float* scales = reinterpret_cast<float*>(out + 512);
+        for (int i = 0; i < 32; i += 8) f8_store(scales + i, f8_load_f16(halves + i));
+    }
+}
+
 // The outliers of one token's blocks.
 template <class Tile>
 static inline void add_outliers(const uint8_t* w, const Activations& x, int token, float* out) {
@@ -167,4 +221,10 @@ template <class Tile>
 static void tile_int8(const uint8_t* w, int blocks, Activations x, int tokens, float* out) {
     tile_any<Tile>(w, blocks, x, tokens, out);
     for (int t = 0; t < tokens; t++) add_outliers<Tile>(w, x, t, out + t * kTileRows);
+}
+
+static void tile_unpacked_q4(const uint8_t* w, const uint8_t* unpacked, int blocks, Activations x, int tokens,
+                             float* out) {
+    tile_any<TileQ4Unpacked>(unpacked, blocks, x, tokens, out);
+    for (int t = 0; t < tokens; t++) add_outliers<TileQ4>(w, x, t, out + t * kTileRows);
 }

@@ -40,6 +40,11 @@ static inline F8 f8_keep(F8 a, int n, F8 other) {
     const __m256 mask = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane));
     return {_mm256_blendv_ps(other.v, a.v, mask)};
 }
+// lane i becomes zero; i may lie outside 0 .. 7
+static inline F8 f8_clear_lane(F8 a, int i) {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return {_mm256_andnot_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(lane, _mm256_set1_epi32(i))), a.v)};
+}
 // the one reduction tree: (0+4, 1+5, 2+6, 3+7), (0+2, 1+3), 0+1
 static inline float f8_hsum(F8 a) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
@@ -76,6 +81,9 @@ struct Bytes32 {
 };
 static inline Bytes32 b32_load(const uint8_t* p) {
     return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))};
+}
+static inline void b32_store(uint8_t* p, Bytes32 a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.v);
 }
 static inline Bytes32 b32_low_nibbles(Bytes32 a) { return {_mm256_and_si256(a.v, _mm256_set1_epi8(15))}; }
 static inline Bytes32 b32_high_nibbles(Bytes32 a) {

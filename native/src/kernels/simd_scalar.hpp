@@ -73,6 +73,10 @@ static inline F8 f8_keep(F8 a, int n, F8 other) {
     TILTYARD_LANES a.v[i] = i < n ? a.v[i] : other.v[i];
     return a;
 }
+static inline F8 f8_clear_lane(F8 a, int n) {
+    TILTYARD_LANES a.v[i] = i == n ? 0.0f : a.v[i];
+    return a;
+}
 static inline float f8_hsum(F8 a) {
     const float s0 = a.v[0] + a.v[4], s1 = a.v[1] + a.v[5], s2 = a.v[2] + a.v[6], s3 = a.v[3] + a.v[7];
     return (s0 + s2) + (s1 + s3);
@@ -104,6 +108,7 @@ static inline Bytes32 b32_load(const uint8_t* p) {
     std::memcpy(r.v, p, 32);
     return r;
 }
+static inline void b32_store(uint8_t* p, Bytes32 a) { std::memcpy(p, a.v, 32); }
 static inline Bytes32 b32_low_nibbles(Bytes32 a) {
     for (auto& x : a.v) x = x & 15;
     return a;
