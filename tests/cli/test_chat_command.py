@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -92,6 +93,8 @@ class Terminal:
 
     def read_until(self, text: str) -> None:
         while text not in self.screen:
+            ready, _, _ = select.select([self.master], [], [], 30)
+            assert ready, f"no {text!r} within 30 s of silence; the screen: {self.screen[-500:]!r}"
             self.screen += os.read(self.master, 65536).decode("utf-8", errors="replace")
 
     def type(self, text: str) -> None:
@@ -135,6 +138,18 @@ def test_ctrl_c_stops_the_answer_and_a_second_one_at_the_prompt_leaves(stage: St
         assert kept[1]["content"].startswith("0 1 2 ")
         screen.read_until("> ")
         assert screen.leave_by_ctrl_c() == 0
+
+
+def test_ctrl_c_works_where_the_starter_ignored_it(stage: Stage) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with terminal(stage.url) as screen:
+            screen.type("!count 1000000\n")
+            screen.read_until("9 10 11 ")
+            screen.process.send_signal(signal.SIGINT)
+            screen.read_until("· stopped]")
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_ctrl_d_leaves(stage: Stage) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import re
 import sys
 import time
@@ -52,6 +53,8 @@ def command(
     input is not a terminal, each of its lines is a turn. Ctrl-C stops an answer; at the prompt, Ctrl-C
     or Ctrl-D leaves.
     """
+    # Whoever started us may have told us to ignore it (`nohup`, a background job of a shell), and we inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     settings: dict[str, Json] = {name: value for name, value in sampling.items() if value is not None}
     with asyncio.Runner() as runner:
         client = ModelClient(url)
