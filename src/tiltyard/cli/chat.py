@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import re
+import signal
 import sys
 import time
 from collections.abc import Iterator
