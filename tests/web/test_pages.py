@@ -168,6 +168,7 @@ def test_no_page_has_inline_script_or_style(yard: Yard) -> None:
     [
         {"origin": "https://evil.example"},
         {"origin": "null"},
+        {"origin": "http://["},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
     ],
@@ -194,6 +195,12 @@ def test_a_foreign_host_name_is_not_ours(yard: Yard) -> None:
         assert visitor.get("/", headers={"host": "rebound.example:8000"}).status_code == 400
         assert visitor.get("/", headers={"host": "localhost:8000"}).status_code == 200
         assert visitor.get("/", headers={"host": "[::1]:8000"}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["", "[::1", "[", "[::1]x", "a@localhost", "localhost/evil", "localhost#"])
+def test_a_host_header_that_is_no_host_is_refused_and_not_an_error_of_ours(yard: Yard, host: str) -> None:
+    with yard.visitor() as visitor:
+        assert visitor.get("/", headers={"host": host}).status_code == 400
 
 
 def test_static_files_named_by_content_are_kept_for_ever(yard: Yard) -> None:

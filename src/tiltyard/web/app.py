@@ -23,7 +23,8 @@ from tiltyard.events.log import EventLog
 from tiltyard.web.arena_api import ArenaApi
 from tiltyard.web.arena_pages import ArenaPages
 from tiltyard.web.failures import on_http_error, on_tiltyard_error
-from tiltyard.web.security import LOOPBACK_HOSTS, Guard
+from tiltyard.web.security import Guard
+from tiltyard.wire.hosts import LOOPBACK_NAMES
 
 STATIC = Path(__file__).parent / "static"
 
@@ -53,7 +54,7 @@ def create_web(
     routes: Sequence[BaseRoute] = (),
     rng: Randomness | None = None,
     limits: Limits | None = None,
-    allowed_hosts: Collection[str] = LOOPBACK_HOSTS,
+    allowed_hosts: Collection[str] = LOOPBACK_NAMES,
 ) -> Starlette:
     """Make the app of all pages; mount it at `/`, beside the gateway.
 

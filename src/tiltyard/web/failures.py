@@ -35,7 +35,9 @@ def json_response(value: Json, *, status: int = 200, headers: dict[str, str] | N
 
 def wants_json(request: Request) -> bool:
     """Whether a program asks: an API path, or a script that says so."""
-    return request.url.path.startswith("/api/") or "application/json" in request.headers.get("accept", "")
+    # Not `request.url`: it is put together from the Host header, which may be what we refuse.
+    path: str = request.scope["path"]
+    return path.startswith("/api/") or "application/json" in request.headers.get("accept", "")
 
 
 def failure_response(request: Request, error: TiltyardError) -> Response:
