@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import httpx2
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from tiltyard import __version__
@@ -19,7 +19,7 @@ from tiltyard.gateway.body import MAX_BODY_BYTES
 from tiltyard.gateway.chat import chat_routes
 from tiltyard.gateway.completions import completion_routes
 from tiltyard.gateway.door import Door
-from tiltyard.gateway.errors import answer_http_exception, answer_unexpected, error_response
+from tiltyard.gateway.errors import answer_http_exception, answer_nobody, answer_unexpected, error_response
 from tiltyard.gateway.guard import Guard
 from tiltyard.gateway.health import health_routes
 from tiltyard.gateway.models import model_routes
@@ -79,6 +79,7 @@ def create_gateway(
 
     app.add_exception_handler(TiltyardError, answer_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
+    app.add_exception_handler(ClientDisconnect, answer_nobody)
     app.add_exception_handler(Exception, answer_unexpected)
     for routes in (chat_routes, completion_routes, model_routes, health_routes, socket_routes):
         app.include_router(routes(door))

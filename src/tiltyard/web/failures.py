@@ -63,6 +63,11 @@ async def on_tiltyard_error(request: Request, error: Exception) -> Response:
     return failure_response(request, error)
 
 
+async def on_disconnect(_request: Request, _error: Exception) -> Response:
+    """Starlette's handler for a browser that left before its request was whole; nobody reads the answer."""
+    return Response(status_code=HTTPStatus.BAD_REQUEST)
+
+
 async def on_http_error(request: Request, error: Exception) -> Response:
     """Starlette's handler for its own refusals: no such route, no such method."""
     if not isinstance(error, HTTPException):
