@@ -17,7 +17,7 @@ from tiltyard import __version__
 from tiltyard.cli.address import OneAddress, listen
 from tiltyard.cli.progress import progress_on
 from tiltyard.cli.settings import Settings
-from tiltyard.cli.workers import fetch_models, prepare_data_directory, worker_specs
+from tiltyard.cli.workers import fetch_models, prepare_data_directory, sole_server_of, worker_specs
 from tiltyard.client import ModelClient
 from tiltyard.events.log import EventLog
 from tiltyard.fleet.launcher import LocalLauncher
@@ -53,10 +53,11 @@ def serve(settings: Settings, *, host: str | None, port: int | None, make_pages:
     with listener:
         say(f"tiltyard {__version__}  settings {settings.path or 'as shipped'}")
         prepare_data_directory(settings)
-        paths = fetch_models(settings, progress_on())
-        specs = worker_specs(settings, paths)
-        with EventLog.open(settings.log_path, keys=settings.keys_path) as log:
-            asyncio.run(serve_until_told(settings, log, listener, specs, make_pages))
+        with sole_server_of(settings.data_dir):
+            paths = fetch_models(settings, progress_on())
+            specs = worker_specs(settings, paths)
+            with EventLog.open(settings.log_path, keys=settings.keys_path) as log:
+                asyncio.run(serve_until_told(settings, log, listener, specs, make_pages))
     say("ended; nothing is lost")
 
 

@@ -49,9 +49,9 @@ class Guard:
         if not self._is_ours(host):
             return Refused(f"host {host!r} is not served here; use one of {', '.join(sorted(self.hosts))}")
         changes = scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
-        if changes and (origin := headers.get(b"origin")) is not None:
-            if not self._is_ours(origin_host(origin) or ""):
-                return Refused(f"origin {origin!r} may not use this server", code="origin_refused")
+        origin = headers.get(b"origin")
+        if changes and origin is not None and not self._is_ours(origin_host(origin) or ""):
+            return Refused(f"origin {origin!r} may not use this server", code="origin_refused")
         return None
 
     def _is_ours(self, host: str) -> bool:
