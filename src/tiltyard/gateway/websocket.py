@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from contextlib import aclosing
 from typing import cast
@@ -19,6 +20,8 @@ from tiltyard.gateway.trace import traceparent_of
 from tiltyard.identity.canonical import Json
 from tiltyard.wire.openai import ChatCompletionRequest, chat_request
 from tiltyard.wire.problems import parse_object
+
+_logger = logging.getLogger(__name__)
 
 OWN_FIELDS = frozenset({"type", "content", "messages"})
 NOT_HERE = ("stream", "stream_options", "n")
@@ -131,8 +134,9 @@ class Conversation:
         except (WebSocketDisconnect, OSError):
             pass  # the client is gone; leaving the block has cancelled and recorded the answer
         except Exception:
+            # Not raised: `_cancel` takes what this task ends with, and nobody would see it.
+            _logger.exception("generation %s broke on its socket", generation.id)
             await self._socket.close(1011, "an unexpected error; the server's log has the details")
-            raise
         else:
             await self._finish(generation, choice.finish_reason)
 
