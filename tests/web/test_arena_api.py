@@ -457,6 +457,19 @@ def test_one_voter_cannot_keep_everything_busy(open_yard: Callable[..., Yard]) -
         open_battle(visitor)
 
 
+def test_one_voter_cannot_get_past_the_limit_by_asking_all_at_once(open_yard: Callable[..., Yard]) -> None:
+    yard = open_yard(limits=Limits(running_battles_per_voter=2))
+    gate = Gate()
+    held(yard.models, gate)
+    body = {"messages": [{"role": "user", "content": "a"}]}
+    with yard.visitor() as visitor:
+        listen(visitor, open_battle(visitor)[0], until=lambda heard: bool(heard.events))  # has the cookie now
+        with ThreadPoolExecutor(12) as pool:
+            replies = list(pool.map(lambda _: visitor.post("/api/arena/battles", json=body), range(12)))
+        gate.open()
+    assert sorted(reply.status_code for reply in replies) == [201] + 11 * [429]
+
+
 def test_an_arena_with_one_contestant_says_what_it_needs(open_yard: Callable[..., Yard]) -> None:
     yard = open_yard(contestants=CONTESTANTS[:1])
     with yard.visitor() as visitor:
