@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
@@ -59,13 +58,11 @@ def create_gateway(
         ),
         metrics=GatewayMetrics(),
         max_body_bytes=max_body_bytes,
-        stopping=asyncio.Event(),
     )
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
-        door.stopping.set()
         await door.http.aclose()
 
     app = FastAPI(title="tiltyard", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 
 import httpx2
@@ -25,5 +24,3 @@ class Door:
     """Speaks to the workers."""
     metrics: GatewayMetrics
     max_body_bytes: int
-    stopping: asyncio.Event
-    """Set when the gateway shuts down; `/ready` says no from then on."""
