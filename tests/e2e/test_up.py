@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from running_tiltyard import ROOT, Tiltyard
+from websockets.sync.client import connect
 
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import BattleTurnFinished, GenerationFinished
@@ -38,6 +40,19 @@ def test_ctrl_c_lets_the_answer_in_flight_end_and_exits_0(tmp_path: Path, model_
     assert '"finish_reason":"length"' in "".join(frames)
     assert stopped == [0]
     assert started.lines[-1] == "ended; nothing is lost"
+
+
+def test_ctrl_c_lets_the_answer_on_a_websocket_end(tmp_path: Path, model_path: Path) -> None:
+    started = Tiltyard.up(tmp_path)
+    turn = {"type": "turn", "model": "chat", "content": "Count.", "max_tokens": 60, "ignore_eos": True}
+    with connect(started.url.replace("http", "ws") + "/v1/chat/ws") as ws:
+        ws.send(json.dumps(turn))
+        frames = [json.loads(ws.recv())]
+        started.process.send_signal(signal.SIGINT)
+        while frames[-1]["type"] == "delta":
+            frames.append(json.loads(ws.recv()))
+        assert (frames[-1]["type"], frames[-1]["finish_reason"]) == ("done", "length")
+        assert started.ended() == 0
 
 
 @pytest.mark.parametrize("twice", [True, False], ids=["second-ctrl-c", "drain-seconds-over"])

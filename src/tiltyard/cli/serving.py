@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -92,14 +92,11 @@ async def serve_until_told(
             show_workers(registry)
             router = Router(registry, settings.file.aliases)
             pages = make_pages(Running(settings, log, registry, client)) if make_pages else None
-            app = OneAddress(create_gateway(router=router, log=log), pages)
+            gateway = create_gateway(router=router, log=log)
+            app = OneAddress(gateway, pages)
             server = Server(
-                uvicorn.Config(
-                    app,
-                    log_level="warning",
-                    access_log=False,
-                    server_header=False,
-                )
+                uvicorn.Config(app, log_level="warning", access_log=False, server_header=False),
+                gateway.state.answering,
             )
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             show_doors(settings, url, arena=pages is not None)
@@ -126,6 +123,18 @@ async def serve_until_told(
 
 class Server(uvicorn.Server):
     """Uvicorn, with the signals left to us: it would raise them again after a clean end."""
+
+    def __init__(self, config: uvicorn.Config, answering: Collection[asyncio.Task[None]]) -> None:
+        super().__init__(config)
+        self._answering = answering
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no new connections, let answers on WebSockets end, which uvicorn closes at once; then the rest."""
+        for server in self.servers:
+            server.close()
+        while self._answering:
+            await asyncio.wait(set(self._answering))
+        await super().shutdown(sockets)
 
     def hang_up(self) -> None:
         """Cut every connection; each answer ends and is recorded as when its client leaves.

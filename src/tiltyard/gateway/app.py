@@ -45,6 +45,7 @@ def create_gateway(
     """Make the gateway; `hosts` are the names it is served under beside the loopback ones (`*`: any).
 
     The caller keeps the registry true (a launcher or `Registry.watch`) and closes the log after the app.
+    `app.state.answering` holds the answers under way on WebSockets, which the caller's server may wait for.
     """
     door = Door(
         router=router,
@@ -58,6 +59,7 @@ def create_gateway(
         ),
         metrics=GatewayMetrics(),
         max_body_bytes=max_body_bytes,
+        answering=set(),
     )
 
     @asynccontextmanager
@@ -66,6 +68,7 @@ def create_gateway(
         await door.http.aclose()
 
     app = FastAPI(title="tiltyard", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.answering = door.answering
     app.add_middleware(Guard, hosts=tuple(hosts))
 
     async def answer_error(_request: Request, error: Exception) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 import httpx2
@@ -24,3 +25,5 @@ class Door:
     """Speaks to the workers."""
     metrics: GatewayMetrics
     max_body_bytes: int
+    answering: set[asyncio.Task[None]]
+    """Answers under way on WebSockets: a server that ends waits for them before it closes its sockets."""

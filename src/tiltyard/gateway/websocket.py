@@ -94,6 +94,8 @@ class Conversation:
         self._model = request.model
         self._messages = [message.model_dump() for message in request.messages]
         self._answering = asyncio.create_task(self._answer(generation))
+        self._door.answering.add(self._answering)
+        self._answering.add_done_callback(self._door.answering.discard)
         await asyncio.sleep(0)  # let it take its first step: a task cancelled before that would end unseen
 
     def _request(self, turn: Mapping[str, Json]) -> ChatCompletionRequest:
