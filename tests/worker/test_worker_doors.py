@@ -190,9 +190,10 @@ async def test_a_stop_string_stops_the_engine_within_one_step() -> None:
         worker.model.permits.release(11)
         assert texts((await asked).frames) == "one "
         assert worker.model.steps == 11
-        worker.model.permits.release()  # the step that was under way
+        worker.model.permits.release()  # the step that may have been under way
         await until(lambda: worker.service.state.idle)
-        assert (worker.model.steps, worker.service.state.blocks_used) == (12, 0)
+        assert worker.model.steps in (11, 12)  # 11 when the engine heard of it before it began the next one
+        assert worker.service.state.blocks_used == 0
 
 
 async def test_a_generation_id_in_use_is_refused_and_disturbs_nobody() -> None:
