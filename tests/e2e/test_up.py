@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import socket
 import threading
 from pathlib import Path
 
 import httpx2
 import pytest
-from running_tiltyard import Tiltyard
+from running_tiltyard import ROOT, Tiltyard
+from websockets.sync.client import connect
+
+from tiltyard.events.log import EventLog
+from tiltyard.events.schema import BattleTurnFinished, GenerationFinished
 
 
 def test_ctrl_c_lets_the_answer_in_flight_end_and_exits_0(tmp_path: Path, model_path: Path) -> None:
@@ -34,6 +40,66 @@ def test_ctrl_c_lets_the_answer_in_flight_end_and_exits_0(tmp_path: Path, model_
     assert '"finish_reason":"length"' in "".join(frames)
     assert stopped == [0]
     assert started.lines[-1] == "ended; nothing is lost"
+
+
+def test_ctrl_c_lets_the_answer_on_a_websocket_end(tmp_path: Path, model_path: Path) -> None:
+    started = Tiltyard.up(tmp_path)
+    turn = {"type": "turn", "model": "chat", "content": "Count.", "max_tokens": 60, "ignore_eos": True}
+    with connect(started.url.replace("http", "ws") + "/v1/chat/ws") as ws:
+        ws.send(json.dumps(turn))
+        frames = [json.loads(ws.recv())]
+        started.process.send_signal(signal.SIGINT)
+        while frames[-1]["type"] == "delta":
+            frames.append(json.loads(ws.recv()))
+        assert (frames[-1]["type"], frames[-1]["finish_reason"]) == ("done", "length")
+        assert started.ended() == 0
+
+
+@pytest.mark.parametrize("twice", [True, False], ids=["second-ctrl-c", "drain-seconds-over"])
+def test_answers_that_outlive_the_drain_are_cut_and_recorded_without_a_traceback(
+    tmp_path: Path, model_path: Path, twice: bool
+) -> None:
+    settings = tmp_path / "tiltyard.toml"
+    text = (ROOT / "tiltyard.toml").read_text()
+    seconds = 60 if twice else 0.2
+    settings.write_text(text.replace("port = 8000", f"port = 8000\ndrain_seconds = {seconds}"))
+    started = Tiltyard.up(tmp_path / "data", "--config", str(settings))
+    body = {
+        "model": "chat",
+        "messages": [{"role": "user", "content": "Count."}],
+        "max_tokens": 4000,
+        "ignore_eos": True,
+    }
+    whole = threading.Thread(target=_ask_in_vain, args=(started.url, body))
+    whole.start()
+    with httpx2.stream(
+        "POST", f"{started.url}/v1/chat/completions", json={**body, "stream": True}, timeout=60
+    ) as response:
+        lines = response.iter_lines()
+        next(lines)
+        opened = httpx2.post(
+            f"{started.url}/api/arena/battles", json={"messages": [{"role": "user", "content": "Count."}]}
+        )
+        started.process.send_signal(signal.SIGINT)
+        started.wait_for("draining:")
+        if twice:
+            started.process.send_signal(signal.SIGINT)
+        assert started.ended() == 0
+        with pytest.raises(httpx2.HTTPError):
+            list(lines)
+    whole.join()
+    assert started.lines[-1] == "ended; nothing is lost"
+    assert "Traceback" not in "\n".join(started.lines)
+    with EventLog.open(tmp_path / "data" / "log.db", keys=tmp_path / "data" / "keys.db") as log:
+        finished = [e.data for e in log.read(types=[GenerationFinished])]
+        asked = [g for g in finished if isinstance(g, GenerationFinished) and g.alias == "chat"]
+        assert [g.choices[0].finish_reason for g in asked] == ["cancelled", "cancelled"]
+        assert log.find(BattleTurnFinished, subject=opened.json()["battle"]) is not None
+
+
+def _ask_in_vain(url: str, body: dict[str, object]) -> None:
+    with pytest.raises(httpx2.HTTPError):
+        httpx2.post(f"{url}/v1/chat/completions", json=body, timeout=60)
 
 
 def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:

@@ -131,9 +131,10 @@ def test_show_finds_by_id_sequence_and_subject(data: Path) -> None:
     assert third["type"] == "tiltyard.vote.cast.v1"
     assert json.loads(run(data, "show", third["id"]).output) == third
     assert json.loads(run(data, "show", "#3").output) == third
-    for wanted in ("99", "nobody"):
+    for wanted in ("99", "nobody", "9" * 30, "²"):
         missing = run(data, "show", wanted)
         assert missing.exit_code == 1
+        assert isinstance(missing.exception, SystemExit)  # an error of ours, no traceback
         assert wanted in missing.output
 
 

@@ -19,7 +19,7 @@ from tiltyard.fleet.process import WorkerFailed
 from tiltyard.fleet.records import FleetRecorder
 from tiltyard.fleet.registry import Registry
 from tiltyard.identity.declaration import IdentityDeclaration
-from tiltyard.wire.worker import WorkerSpec
+from tiltyard.wire.worker import WorkerSpec, WorkerStatus
 
 STAND_IN = (sys.executable, str(Path(__file__).parents[1] / "gateway" / "stand_in_worker.py"))
 
@@ -98,6 +98,35 @@ async def test_a_killed_worker_is_noticed_recorded_and_started_again(tmp_path: P
         # Known already: registered once, though served twice.
         assert len(list(log.read(types=[IdentityRegistered]))) == 1
         assert len(list(log.read(types=[WorkerReady]))) == 2
+
+
+async def test_a_worker_that_fails_after_its_log_was_deleted_is_started_again(tmp_path: Path) -> None:
+    async with launched(tmp_path, "one") as (registry, _, log):
+        first = pid_of(tmp_path, "one")
+        (tmp_path / "run" / "one.log").unlink()
+        url = f"{registry.workers[0].url}/v1/chat/completions"
+        body = {"model": "ONE", "messages": [{"role": "user", "content": "!die 0"}], "seed": 1}
+        async with httpx2.AsyncClient(headers={"x-tiltyard-generation": "gen_1"}) as http:
+            with pytest.raises(httpx2.HTTPError):
+                await http.post(url, json=body)
+        await until(lambda: registry.serving("ONE") and pid_of(tmp_path, "one") != first)
+        stopped = log.find(WorkerStopped, subject="one")
+        assert stopped is not None
+        assert isinstance(stopped.data, WorkerStopped)
+        assert stopped.data.reason == "exit status 1: it said nothing"
+
+
+async def test_a_worker_that_does_not_answer_as_a_worker_is_an_error_and_no_endless_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nonsense(_self: Registry, _url: str) -> WorkerStatus:
+        return WorkerStatus.model_validate({"worker": "one"})
+
+    monkeypatch.setattr(Registry, "ask", nonsense)
+    async with asyncio.timeout(20):
+        with pytest.raises(WorkerFailed, match="does not answer as a worker does"):
+            async with launched(tmp_path, "one"):
+                pytest.fail("it must not start")
 
 
 async def test_a_worker_that_cannot_load_says_why_and_takes_the_others_down(

@@ -250,7 +250,9 @@ def test_a_request_goes_to_another_worker_when_the_first_refuses_before_a_byte(
         assert float(caught.value.response.headers["retry-after"]) > 0
 
 
-def test_an_answer_that_cannot_be_recorded_is_not_given_out_as_done(tmp_path: Path) -> None:
+def test_an_answer_that_cannot_be_recorded_is_not_given_out_as_done(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     log = EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db")
     with staged(log, tmp_path) as stage:
         log.close()
@@ -260,3 +262,5 @@ def test_an_answer_that_cannot_be_recorded_is_not_given_out_as_done(tmp_path: Pa
         stream = httpx2.post(url, json=body | {"stream": True}).text
         assert "[DONE]" not in stream
         assert orjson.loads(stream.strip().split("\n\n")[-1][6:])["error"]["code"] == "storage_failed"
+    told = [record for record in caplog.records if record.name == "tiltyard.gateway.generation"]
+    assert len(told) == 2  # whoever runs the server hears of it too

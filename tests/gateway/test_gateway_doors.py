@@ -13,8 +13,12 @@ from gateway_stage import Stage
 from jsonschema import Draft202012Validator
 from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.types import Message
 
+from tiltyard.fleet.registry import Registry
+from tiltyard.gateway.app import create_gateway
 from tiltyard.gateway.body import MAX_BODY_BYTES
+from tiltyard.router.router import Router
 
 CHAT = "/v1/chat/completions"
 OK = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
@@ -94,6 +98,9 @@ def test_a_wrong_path_and_a_wrong_method_answer_in_the_same_shape(stage: Stage) 
         ({"host": "evil.example"}, "host_refused"),
         ({"host": "127.0.0.1.evil.example:8000"}, "host_refused"),
         ({"host": ""}, "host_refused"),
+        ({"host": "[::1"}, "host_refused"),
+        ({"host": "[::1]x"}, "host_refused"),
+        ({"origin": "http://["}, "origin_refused"),
         ({"origin": "https://evil.example"}, "origin_refused"),
         ({"origin": "null"}, "origin_refused"),
         ({"origin": "file://127.0.0.1"}, "origin_refused"),
@@ -127,6 +134,22 @@ def test_a_half_sent_request_leaves_no_trace(stage: Stage) -> None:
         )
     assert httpx2.get(stage.url + "/health").status_code == 200
     assert stage.log.last_sequence() == before
+
+
+async def test_a_client_that_hangs_up_while_it_sends_is_no_unexpected_error(stage: Stage) -> None:
+    app = create_gateway(router=Router(Registry()), log=stage.log)
+    heard = iter([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
+
+    async def receive() -> Message:
+        return next(heard)
+
+    async def send(_message: Message) -> None:
+        """Nobody is there."""
+
+    scope = {
+        "type": "http", "method": "POST", "path": CHAT, "query_string": b"", "headers": [(b"host", b"localhost")],
+    }  # fmt: skip
+    await app(scope, receive, send)  # raised ClientDisconnect, which the server logs with a traceback
 
 
 def test_models_are_listed_with_exactly_what_they_mean(stage: Stage, client: OpenAI) -> None:

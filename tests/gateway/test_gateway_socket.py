@@ -13,6 +13,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tiltyard.events.schema import GenerationFinished
+from tiltyard.gateway.generation import Generation
 
 
 @asynccontextmanager
@@ -159,6 +160,23 @@ async def test_a_second_turn_waits_for_the_first(stage: Stage) -> None:
         assert error["error"]["code"] == "conflict"
         await socket.send('{"type": "cancel"}')
         assert (await answer(socket))[1]["finish_reason"] == "cancelled"
+
+
+async def test_a_mistake_of_ours_closes_the_socket_and_is_in_the_servers_log(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_generation: Generation) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(Generation, "chunks", broken)
+    async with opened(stage) as socket:
+        await turn(socket, model="chat", content="hi")
+        with pytest.raises(ConnectionClosed) as closed:
+            await socket.recv()
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1011
+    (logged,) = [record for record in caplog.records if record.name == "tiltyard.gateway.websocket"]
+    assert "a mistake of ours" in str(logged.exc_info)
 
 
 async def test_a_page_of_somebody_else_may_not_open_the_socket(stage: Stage) -> None:

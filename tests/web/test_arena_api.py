@@ -10,13 +10,16 @@ import pytest
 from arena_standin import Gate, Refuse, StandIn, entrant
 from arena_yard import CONTESTANTS, Yard, listen, open_battle
 
-from tiltyard.arena.transcript import Limits
+from tiltyard.arena.transcript import SIDES, Limits
+from tiltyard.arena.voter import Voter, token_digest
 from tiltyard.errors import ContentMissing
+from tiltyard.events.ids import new_battle_id
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     BattleOpened,
     BattleTurnFinished,
     BattleTurnStarted,
+    Contestant,
     GenerationFinished,
     VoteCast,
 )
@@ -455,6 +458,41 @@ def test_one_voter_cannot_keep_everything_busy(open_yard: Callable[..., Yard]) -
         for battle in battles:
             listen(visitor, battle)
         open_battle(visitor)
+
+
+def test_one_voter_cannot_get_past_the_limit_by_asking_all_at_once(open_yard: Callable[..., Yard]) -> None:
+    yard = open_yard(limits=Limits(running_battles_per_voter=2))
+    gate = Gate()
+    held(yard.models, gate)
+    body = {"messages": [{"role": "user", "content": "a"}]}
+    with yard.visitor() as visitor:
+        listen(visitor, open_battle(visitor)[0], until=lambda heard: bool(heard.events))  # has the cookie now
+        with ThreadPoolExecutor(12) as pool:
+            replies = list(pool.map(lambda _: visitor.post("/api/arena/battles", json=body), range(12)))
+        gate.open()
+    assert sorted(reply.status_code for reply in replies) == [201] + 11 * [429]
+
+
+def test_a_battle_whose_first_message_the_log_refused_can_be_looked_at_and_stopped(yard: Yard) -> None:
+    voter, battle = Voter.new(), new_battle_id()
+    sides = [
+        Contestant(side=s, identity=c.name, behaviour=c.behaviour)
+        for s, c in zip(SIDES, CONTESTANTS, strict=False)
+    ]
+    opened = BattleOpened(
+        battle=battle,
+        voter=voter.id,
+        contestants=(sides[0], sides[1]),
+        pair_probability=1 / 3,
+        side_probability=0.5,
+        policy="uniform/1",
+        vote_token_digest=token_digest(voter.vote_token(battle)),
+    )
+    yard.log.append_blocking(opened, subject=battle, source="tests")
+    with yard.visitor(cookie=f"tiltyard_voter={voter.secret}") as visitor:
+        assert visitor.get(f"/battles/{battle}").status_code == 200
+        stopped = visitor.post(f"/api/arena/battles/{battle}/stop")
+    assert stopped.json() == {"battle": battle, "turn": None, "attempt": None, "running": False}
 
 
 def test_an_arena_with_one_contestant_says_what_it_needs(open_yard: Callable[..., Yard]) -> None:

@@ -6,8 +6,10 @@ import httpx2
 import pytest
 from arena_standin import Gate
 from arena_yard import CONTESTANTS, Yard, listen
+from starlette.types import Message
 
 from tiltyard.events.schema import VoteCast
+from tiltyard.web.app import create_web
 
 NAMES = [one.name for one in CONTESTANTS]
 
@@ -168,6 +170,7 @@ def test_no_page_has_inline_script_or_style(yard: Yard) -> None:
     [
         {"origin": "https://evil.example"},
         {"origin": "null"},
+        {"origin": "http://["},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
     ],
@@ -194,6 +197,29 @@ def test_a_foreign_host_name_is_not_ours(yard: Yard) -> None:
         assert visitor.get("/", headers={"host": "rebound.example:8000"}).status_code == 400
         assert visitor.get("/", headers={"host": "localhost:8000"}).status_code == 200
         assert visitor.get("/", headers={"host": "[::1]:8000"}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["", "[::1", "[", "[::1]x", "a@localhost", "localhost/evil", "localhost#"])
+def test_a_host_header_that_is_no_host_is_refused_and_not_an_error_of_ours(yard: Yard, host: str) -> None:
+    with yard.visitor() as visitor:
+        assert visitor.get("/", headers={"host": host}).status_code == 400
+
+
+async def test_a_browser_that_leaves_while_it_sends_is_no_unexpected_error(yard: Yard) -> None:
+    app = create_web(log=yard.log, client=yard.arena.client, contestants=[])
+    heard = iter([{"type": "http.request", "body": b"c", "more_body": True}, {"type": "http.disconnect"}])
+
+    async def receive() -> Message:
+        return next(heard)
+
+    async def send(_message: Message) -> None:
+        """Nobody is there."""
+
+    scope = {
+        "type": "http", "method": "POST", "path": "/battles", "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+    }  # fmt: skip
+    await app(scope, receive, send)  # raised ClientDisconnect, which the server logs with a traceback
 
 
 def test_static_files_named_by_content_are_kept_for_ever(yard: Yard) -> None:

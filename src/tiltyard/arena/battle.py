@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from tiltyard.arena.answering import answer_side
 from tiltyard.arena.pairing import POLICY, Entrant, Randomness, draw
@@ -70,6 +71,8 @@ class Arena:
         self.limits = limits or Limits()
         self._rng = rng
         self._battles: OrderedDict[str, Battle] = OrderedDict()
+        self._opening: Counter[str] = Counter()
+        """Battles on their way into the log, by voter."""
         self._answering: dict[str, dict[Side, asyncio.Task[None]]] = {}
         self._turns: set[asyncio.Task[None]] = set()
         self._restoring = asyncio.Lock()
@@ -83,7 +86,10 @@ class Arena:
         then nobody is asked.
         """
         message = self._checked_message(message)
-        self._check_load(voter)
+        with self._counted_in(voter):
+            return await self._open(voter, message)
+
+    async def _open(self, voter: Voter, message: str) -> Battle:
         drawn = draw(self.contestants(), self._rng)
         name = new_battle_id()
         battle = Battle(
@@ -255,14 +261,24 @@ class Arena:
             )
         return message
 
-    def _check_load(self, voter: Voter) -> None:
+    @contextmanager
+    def _counted_in(self, voter: Voter) -> Iterator[None]:
+        """Count a battle that is being opened; raises `Overloaded` when the voter has too many running."""
         running = sum(battle.running for battle in self._battles.values() if battle.voter == voter.id)
+        running += self._opening[voter.id]
         if running >= self.limits.running_battles_per_voter:
             raise Overloaded(
                 f"{running} of your battles are still being answered, the most at one time. Wait for one to "
                 "end, or stop it.",
                 retry_after_s=5,
             )
+        self._opening[voter.id] += 1
+        try:
+            yield
+        finally:
+            self._opening[voter.id] -= 1
+            if not self._opening[voter.id]:
+                del self._opening[voter.id]
 
     def _keep(self, battle: Battle) -> None:
         self._battles[battle.id] = battle

@@ -35,6 +35,8 @@ from tiltyard.events.verification import Head, content_refs_of
 
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Characters with which stored words could move the cursor, hide or reverse text on a terminal."""
+MAX_SEQUENCE_DIGITS = 18
+"""As many as the database's integers hold; no event has more."""
 
 
 def event_type_named(name: str) -> type[EventData]:
@@ -211,8 +213,9 @@ def _short(digest: str) -> str:
 
 
 def _find(log: EventLog, wanted: str) -> list[StoredEvent]:
-    if wanted.lstrip("#").isdigit():
-        sequence = int(wanted.lstrip("#"))
+    digits = wanted.removeprefix("#")
+    if digits.isascii() and digits.isdecimal():
+        sequence = int(digits[:MAX_SEQUENCE_DIGITS])
         found = [event for event in log.read(after=sequence - 1, limit=1) if event.sequence == sequence]
     else:
         found = list(log.read(subject=wanted))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -43,7 +44,7 @@ def command(
             log,
             IdentityStore(settings.identity_dir),
             lambda weights: find_model(settings, weights),
-            settings=HostSettings(threads=threads or len(os.sched_getaffinity(0)), isa=isa),
+            settings=host_settings(settings, threads, isa),
             report=lambda line: click.echo(line, err=True),
         )
         identical = True
@@ -51,6 +52,14 @@ def command(
             show(outcome, as_json)
             identical = identical and outcome.identical
     sys.exit(0 if identical else 3)
+
+
+def host_settings(settings: Settings, threads: int | None, isa: str) -> HostSettings:
+    """As much KV memory as the workers get: what they could answer must fit here too."""
+    least = HostSettings(threads=threads or len(os.sched_getaffinity(0)), isa=isa)
+    return replace(
+        least, kv_memory_bytes=max(least.kv_memory_bytes, settings.file.workers.kv_memory_mb << 20)
+    )
 
 
 def show(outcome: Outcome, as_json: bool) -> None:

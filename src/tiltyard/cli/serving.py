@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from tiltyard import __version__
 from tiltyard.cli.address import OneAddress, listen
 from tiltyard.cli.progress import progress_on
 from tiltyard.cli.settings import Settings
-from tiltyard.cli.workers import fetch_models, prepare_data_directory, worker_specs
+from tiltyard.cli.workers import fetch_models, prepare_data_directory, sole_server_of, worker_specs
 from tiltyard.client import ModelClient
 from tiltyard.events.log import EventLog
 from tiltyard.fleet.launcher import LocalLauncher
@@ -29,6 +29,8 @@ from tiltyard.router.router import Router
 from tiltyard.wire.worker import WorkerSpec
 
 SAY_EVERY_S = 2.0
+HANG_UP_EVERY_S = 0.1
+"""A connection that was being accepted when we hung up shows up a moment later."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,11 @@ def serve(settings: Settings, *, host: str | None, port: int | None, make_pages:
     with listener:
         say(f"tiltyard {__version__}  settings {settings.path or 'as shipped'}")
         prepare_data_directory(settings)
-        paths = fetch_models(settings, progress_on())
-        specs = worker_specs(settings, paths)
-        with EventLog.open(settings.log_path, keys=settings.keys_path) as log:
-            asyncio.run(serve_until_told(settings, log, listener, specs, make_pages))
+        with sole_server_of(settings.data_dir):
+            paths = fetch_models(settings, progress_on())
+            specs = worker_specs(settings, paths)
+            with EventLog.open(settings.log_path, keys=settings.keys_path) as log:
+                asyncio.run(serve_until_told(settings, log, listener, specs, make_pages))
     say("ended; nothing is lost")
 
 
@@ -89,15 +92,11 @@ async def serve_until_told(
             show_workers(registry)
             router = Router(registry, settings.file.aliases)
             pages = make_pages(Running(settings, log, registry, client)) if make_pages else None
-            app = OneAddress(create_gateway(router=router, log=log), pages)
+            gateway = create_gateway(router=router, log=log)
+            app = OneAddress(gateway, pages)
             server = Server(
-                uvicorn.Config(
-                    app,
-                    log_level="warning",
-                    access_log=False,
-                    server_header=False,
-                    timeout_graceful_shutdown=round(settings.file.server.drain_seconds),
-                )
+                uvicorn.Config(app, log_level="warning", access_log=False, server_header=False),
+                gateway.state.answering,
             )
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             show_doors(settings, url, arena=pages is not None)
@@ -105,8 +104,15 @@ async def serve_until_told(
             say("draining: answers in flight may end (Ctrl-C again ends them now)")
             server.should_exit = True
             hurry = asyncio.create_task(again.wait())
-            await asyncio.wait({serving, hurry}, return_when=asyncio.FIRST_COMPLETED)
-            server.force_exit = True
+            await asyncio.wait(
+                {serving, hurry},
+                timeout=settings.file.server.drain_seconds,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            hurry.cancel()
+            while not serving.done():
+                server.hang_up()
+                await asyncio.wait({serving}, timeout=HANG_UP_EVERY_S)
             await serving
         finally:
             await launcher.stop(drain_s=5.0)
@@ -117,6 +123,27 @@ async def serve_until_told(
 
 class Server(uvicorn.Server):
     """Uvicorn, with the signals left to us: it would raise them again after a clean end."""
+
+    def __init__(self, config: uvicorn.Config, answering: Collection[asyncio.Task[None]]) -> None:
+        super().__init__(config)
+        self._answering = answering
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no new connections, let answers on WebSockets end, which uvicorn closes at once; then the rest."""
+        for server in self.servers:
+            server.close()
+        while self._answering:
+            await asyncio.wait(set(self._answering))
+        await super().shutdown(sockets)
+
+    def hang_up(self) -> None:
+        """Cut every connection; each answer ends and is recorded as when its client leaves.
+
+        Uvicorn's own ways (`force_exit`, a timeout of the shutdown) skip the end of the apps, or cancel their
+        tasks: a battle's end goes unrecorded, and each task leaves a traceback in the output.
+        """
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from tiltyard.cli.settings import Settings
@@ -36,6 +38,34 @@ def prepare_data_directory(settings: Settings) -> None:
             f"the disk of {settings.data_dir} is full: {free_mb} MB free, {MINIMUM_FREE_MB} MB needed. "
             "Free some, or choose another with --data"
         )
+
+
+@contextmanager
+def sole_server_of(data_dir: Path) -> Iterator[None]:
+    """Keep other servers off this data directory for the length of the block; a killed one holds it no more.
+
+    Two would overwrite each other's ready files, take each other's workers for their own, and each would keep
+    its own state of one battle. Raises `ConfigurationError` naming the other process.
+    """
+    run = data_dir / "run"
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        lock = (run / "lock").open("a+")
+    except OSError as error:
+        raise StorageFailed(f"{run / 'lock'} cannot be written: {error.strerror}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            raise ConfigurationError(
+                f"tiltyard serves from {data_dir} already (process {lock.read().strip() or 'unknown'}); "
+                "stop it, or choose another directory with --data"
+            ) from None
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield
 
 
 def fetch_models(settings: Settings, report: ProgressReport) -> dict[str, Path]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import httpx2
+from pydantic import ValidationError
 
 from tiltyard.errors import TiltyardError
 from tiltyard.fleet.process import LaunchProgress, WorkerFailed, WorkerProcess
@@ -120,6 +121,12 @@ class LocalLauncher:
                     return
                 if not self._stopping.is_set():
                     _logger.error("%s", error.message)
+            except Exception as mistake:  # ours; the worker must be started again all the same
+                self._registry.withdraw(spec.worker, f"the launcher broke: {mistake}")
+                if not first.done():
+                    first.set_exception(mistake)
+                    return
+                _logger.exception("watching worker %s broke", spec.worker)
             if served_s > STEADY_AFTER_S:
                 back_off_s = self._first_back_off_s
             try:
@@ -135,8 +142,10 @@ class LocalLauncher:
             ready = await process.until_ready(self._load_timeout_s, self._report)
             try:
                 status = await self._registry.ask(ready.url)
-            except httpx2.HTTPError as error:
-                raise WorkerFailed(f"worker {spec.worker} said it was ready and does not answer") from error
+            except (httpx2.HTTPError, ValidationError) as error:
+                raise WorkerFailed(
+                    f"worker {spec.worker} said it was ready and does not answer as a worker does: {error}"
+                ) from error
             if self._recorder is not None:
                 await self._recorder.ready(status, ready.load_ms)
             self._registry.announce(spec.worker, ready.url, status)

@@ -125,10 +125,13 @@ class WorkerProcess:
         return errors[-1].removeprefix("error: ") if errors else (lines[-1] if lines else "it said nothing")
 
     def _tail(self) -> list[str]:
-        with self.log.open("rb") as stream:
-            size = stream.seek(0, 2)
-            stream.seek(max(0, size - TAIL_BYTES))
-            text = stream.read().decode("utf-8", errors="replace")
+        try:
+            with self.log.open("rb") as stream:
+                size = stream.seek(0, 2)
+                stream.seek(max(0, size - TAIL_BYTES))
+                text = stream.read().decode("utf-8", errors="replace")
+        except FileNotFoundError:  # somebody tidied up; the worker itself is not to blame
+            return []
         return [line.strip() for line in text.splitlines() if line.strip()]
 
 

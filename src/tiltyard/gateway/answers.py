@@ -14,15 +14,12 @@ from tiltyard.errors import TiltyardError
 from tiltyard.gateway.body import while_connected
 from tiltyard.gateway.collect import Chunk
 from tiltyard.gateway.door import Door
-from tiltyard.gateway.errors import error_data
+from tiltyard.gateway.errors import CLIENT_CLOSED, error_data
 from tiltyard.gateway.generation import Generation
 from tiltyard.gateway.trace import traceparent_of
 from tiltyard.telemetry.metrics import GatewayMetrics
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
 from tiltyard.wire.sse import DONE_FRAME, frame
-
-CLIENT_CLOSED = 499
-"""Status for our own records of a client that hung up; nobody receives it."""
 
 
 async def answer(door: Door, asked: ChatCompletionRequest | CompletionRequest, request: Request) -> Response:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 import httpx2
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from tiltyard import __version__
@@ -19,7 +18,7 @@ from tiltyard.gateway.body import MAX_BODY_BYTES
 from tiltyard.gateway.chat import chat_routes
 from tiltyard.gateway.completions import completion_routes
 from tiltyard.gateway.door import Door
-from tiltyard.gateway.errors import answer_http_exception, answer_unexpected, error_response
+from tiltyard.gateway.errors import answer_http_exception, answer_nobody, answer_unexpected, error_response
 from tiltyard.gateway.guard import Guard
 from tiltyard.gateway.health import health_routes
 from tiltyard.gateway.models import model_routes
@@ -46,6 +45,7 @@ def create_gateway(
     """Make the gateway; `hosts` are the names it is served under beside the loopback ones (`*`: any).
 
     The caller keeps the registry true (a launcher or `Registry.watch`) and closes the log after the app.
+    `app.state.answering` holds the answers under way on WebSockets, which the caller's server may wait for.
     """
     door = Door(
         router=router,
@@ -59,16 +59,16 @@ def create_gateway(
         ),
         metrics=GatewayMetrics(),
         max_body_bytes=max_body_bytes,
-        stopping=asyncio.Event(),
+        answering=set(),
     )
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
-        door.stopping.set()
         await door.http.aclose()
 
     app = FastAPI(title="tiltyard", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.answering = door.answering
     app.add_middleware(Guard, hosts=tuple(hosts))
 
     async def answer_error(_request: Request, error: Exception) -> Response:
@@ -79,6 +79,7 @@ def create_gateway(
 
     app.add_exception_handler(TiltyardError, answer_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
+    app.add_exception_handler(ClientDisconnect, answer_nobody)
     app.add_exception_handler(Exception, answer_unexpected)
     for routes in (chat_routes, completion_routes, model_routes, health_routes, socket_routes):
         app.include_router(routes(door))

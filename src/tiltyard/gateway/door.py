@@ -25,5 +25,5 @@ class Door:
     """Speaks to the workers."""
     metrics: GatewayMetrics
     max_body_bytes: int
-    stopping: asyncio.Event
-    """Set when the gateway shuts down; `/ready` says no from then on."""
+    answering: set[asyncio.Task[None]]
+    """Answers under way on WebSockets: a server that ends waits for them before it closes its sockets."""

@@ -12,6 +12,8 @@ from starlette.responses import Response
 from tiltyard.errors import InvalidRequest, NotFound, TiltyardError, Unavailable, to_http
 
 UNAVAILABLE_RETRY_S = 2
+CLIENT_CLOSED = 499
+"""Status for our own records of a client that hung up; nobody receives it."""
 
 
 class BodyTooLarge(InvalidRequest):
@@ -63,6 +65,11 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
             MethodNotAllowed(f"{place} is not allowed; use {allowed or 'another method'}"), error.headers
         )
     return error_response(InvalidRequest(f"{place}: {error.detail}"), error.headers)
+
+
+async def answer_nobody(_request: Request, _error: Exception) -> Response:
+    """Exception handler for a client that hung up before its request was whole: no mistake of ours."""
+    return Response(status_code=CLIENT_CLOSED)
 
 
 async def answer_unexpected(_request: Request, _error: Exception) -> Response:

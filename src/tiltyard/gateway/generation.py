@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import AsyncGenerator
@@ -11,7 +12,7 @@ from contextlib import aclosing
 import orjson
 from pydantic import ValidationError
 
-from tiltyard.errors import Overloaded, TiltyardError, Unavailable, UpstreamFailed
+from tiltyard.errors import Overloaded, StorageFailed, TiltyardError, Unavailable, UpstreamFailed
 from tiltyard.events.ids import new_generation_id
 from tiltyard.events.schema import FinishReason, GenerationFinished
 from tiltyard.events.vault import NewContent
@@ -28,6 +29,8 @@ SOURCE = "tiltyard/gateway"
 GUESSED_ANSWER_TOKENS = 256
 """What a request without `max_tokens` is taken to cost when a worker is chosen."""
 CHARACTERS_A_TOKEN = 4
+
+_logger = logging.getLogger(__name__)
 
 
 def draw_seed() -> int:
@@ -98,6 +101,10 @@ class Generation:
                         code="stream_unreadable",
                     )
             except TiltyardError as failure:
+                if isinstance(
+                    failure, StorageFailed
+                ):  # the client hears of it; who can free the disk must too
+                    _logger.error("%s was not recorded: %s", self.id, failure.message)
                 error = failure.code
                 raise
             except (asyncio.CancelledError, GeneratorExit):

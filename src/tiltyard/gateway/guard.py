@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiltyard.events.ids import new_id
 from tiltyard.gateway.errors import Refused, error_response
+from tiltyard.wire.hosts import LOOPBACK_NAMES, host_name, origin_host
 
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 ANY_HOST = "*"
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -50,26 +49,14 @@ class Guard:
         if not self._is_ours(host):
             return Refused(f"host {host!r} is not served here; use one of {', '.join(sorted(self.hosts))}")
         changes = scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
-        if changes and (origin := headers.get(b"origin")) is not None:
-            parts = urlsplit(origin)
-            if parts.scheme not in ("http", "https") or not self._is_ours(parts.netloc):
-                return Refused(f"origin {origin!r} may not use this server", code="origin_refused")
+        origin = headers.get(b"origin")
+        if changes and origin is not None and not self._is_ours(origin_host(origin) or ""):
+            return Refused(f"origin {origin!r} may not use this server", code="origin_refused")
         return None
 
     def _is_ours(self, host: str) -> bool:
-        return ANY_HOST in self.hosts or _without_port(host) in self.hosts
-
-
-def _without_port(host: str) -> str:
-    """The name of a Host header, lower case.
-
-    >>> _without_port("LOCALHOST:8000"), _without_port("[::1]:8000")
-    ('localhost', '[::1]')
-    """
-    host = host.strip().lower()
-    if host.startswith("["):
-        return host.partition("]")[0] + "]"
-    return host.partition(":")[0].rstrip(".")
+        name = host_name(host)
+        return name is not None and (ANY_HOST in self.hosts or name in self.hosts)
 
 
 def _with_request_id(send: Send, asked: str) -> Send:

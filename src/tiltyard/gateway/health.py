@@ -25,7 +25,7 @@ def health_routes(door: Door) -> APIRouter:
         """200 when every identity has a living worker; 503 with what is missing otherwise."""
         registry = door.router.registry
         missing = [name for name in registry.identity_names if not registry.serving(name)]
-        fine = bool(registry.identity_names) and not missing and not door.stopping.is_set()
+        fine = bool(registry.identity_names) and not missing
         body = {
             "ready": fine,
             "missing": missing,

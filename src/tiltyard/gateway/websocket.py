@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from contextlib import aclosing
 from typing import cast
@@ -19,6 +20,8 @@ from tiltyard.gateway.trace import traceparent_of
 from tiltyard.identity.canonical import Json
 from tiltyard.wire.openai import ChatCompletionRequest, chat_request
 from tiltyard.wire.problems import parse_object
+
+_logger = logging.getLogger(__name__)
 
 OWN_FIELDS = frozenset({"type", "content", "messages"})
 NOT_HERE = ("stream", "stream_options", "n")
@@ -91,6 +94,8 @@ class Conversation:
         self._model = request.model
         self._messages = [message.model_dump() for message in request.messages]
         self._answering = asyncio.create_task(self._answer(generation))
+        self._door.answering.add(self._answering)
+        self._answering.add_done_callback(self._door.answering.discard)
         await asyncio.sleep(0)  # let it take its first step: a task cancelled before that would end unseen
 
     def _request(self, turn: Mapping[str, Json]) -> ChatCompletionRequest:
@@ -131,8 +136,9 @@ class Conversation:
         except (WebSocketDisconnect, OSError):
             pass  # the client is gone; leaving the block has cancelled and recorded the answer
         except Exception:
+            # Not raised: `_cancel` takes what this task ends with, and nobody would see it.
+            _logger.exception("generation %s broke on its socket", generation.id)
             await self._socket.close(1011, "an unexpected error; the server's log has the details")
-            raise
         else:
             await self._finish(generation, choice.finish_reason)
 

@@ -159,7 +159,9 @@ class Tokenizer:
                 f"the text has half of a surrogate pair at character {half.start():,}; send valid Unicode",
                 param="messages",
             )
-        ids: list[int] = self._fast.encode(text, add_special_tokens=False).ids
+        # A batch of one: `encode` alone keeps Python's lock, which stops every other thread meanwhile.
+        (encoding,) = self._fast.encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoding.ids
         # Only a vocabulary that can spell a control token by merging ordinary text gets here.
         if not self._control_ids.isdisjoint(ids):
             raise InvalidRequest(

@@ -10,6 +10,7 @@ from pathlib import Path
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import Message, Receive, Scope, Send
@@ -22,8 +23,9 @@ from tiltyard.errors import TiltyardError
 from tiltyard.events.log import EventLog
 from tiltyard.web.arena_api import ArenaApi
 from tiltyard.web.arena_pages import ArenaPages
-from tiltyard.web.failures import on_http_error, on_tiltyard_error
-from tiltyard.web.security import LOOPBACK_HOSTS, Guard
+from tiltyard.web.failures import on_disconnect, on_http_error, on_tiltyard_error
+from tiltyard.web.security import Guard
+from tiltyard.wire.hosts import LOOPBACK_NAMES
 
 STATIC = Path(__file__).parent / "static"
 
@@ -53,7 +55,7 @@ def create_web(
     routes: Sequence[BaseRoute] = (),
     rng: Randomness | None = None,
     limits: Limits | None = None,
-    allowed_hosts: Collection[str] = LOOPBACK_HOSTS,
+    allowed_hosts: Collection[str] = LOOPBACK_NAMES,
 ) -> Starlette:
     """Make the app of all pages; mount it at `/`, beside the gateway.
 
@@ -76,7 +78,11 @@ def create_web(
             Mount("/static", VersionedStaticFiles(directory=STATIC), name="static"),
         ],
         middleware=[Middleware(Guard, allowed_hosts=allowed_hosts)],
-        exception_handlers={TiltyardError: on_tiltyard_error, HTTPException: on_http_error},
+        exception_handlers={
+            TiltyardError: on_tiltyard_error,
+            HTTPException: on_http_error,
+            ClientDisconnect: on_disconnect,
+        },
         lifespan=lifespan,
     )
     app.state.arena = arena

@@ -187,6 +187,8 @@ def _event(event: str, data: Json) -> bytes:
 
 
 def _now(battle: Battle) -> Response:
+    if not battle.turns:  # the log refused its first message
+        return json_response({"battle": battle.id, "turn": None, "attempt": None, "running": False})
     last = battle.turns[-1]
     return json_response(
         {"battle": battle.id, "turn": last.number, "attempt": last.attempt, "running": battle.running}

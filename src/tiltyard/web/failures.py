@@ -35,7 +35,9 @@ def json_response(value: Json, *, status: int = 200, headers: dict[str, str] | N
 
 def wants_json(request: Request) -> bool:
     """Whether a program asks: an API path, or a script that says so."""
-    return request.url.path.startswith("/api/") or "application/json" in request.headers.get("accept", "")
+    # Not `request.url`: it is put together from the Host header, which may be what we refuse.
+    path: str = request.scope["path"]
+    return path.startswith("/api/") or "application/json" in request.headers.get("accept", "")
 
 
 def failure_response(request: Request, error: TiltyardError) -> Response:
@@ -59,6 +61,11 @@ async def on_tiltyard_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, TiltyardError):
         raise error
     return failure_response(request, error)
+
+
+async def on_disconnect(_request: Request, _error: Exception) -> Response:
+    """Starlette's handler for a browser that left before its request was whole; nobody reads the answer."""
+    return Response(status_code=HTTPStatus.BAD_REQUEST)
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:

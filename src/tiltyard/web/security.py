@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -11,8 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiltyard.errors import InvalidRequest, TiltyardError
 from tiltyard.web.failures import failure_response
-
-LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
+from tiltyard.wire.hosts import LOOPBACK_NAMES, host_name, origin_host
 
 CONTENT_SECURITY_POLICY = "; ".join(
     (
@@ -48,7 +46,7 @@ class Guard:
     A page that needs another `content-security-policy` sets its own.
     """
 
-    def __init__(self, app: ASGIApp, *, allowed_hosts: Collection[str] = LOOPBACK_HOSTS) -> None:
+    def __init__(self, app: ASGIApp, *, allowed_hosts: Collection[str] = LOOPBACK_NAMES) -> None:
         self._app = app
         self._allowed_hosts = frozenset(allowed_hosts)
 
@@ -76,8 +74,9 @@ class Guard:
         await self._app(scope, receive, send_with_headers)
 
     def _check_host(self, headers: Headers) -> None:
-        host = urlsplit("//" + headers.get("host", "")).hostname or ""
-        if "*" not in self._allowed_hosts and host not in self._allowed_hosts:
+        host = headers.get("host", "")
+        name = host_name(host)
+        if name is None or ("*" not in self._allowed_hosts and name not in self._allowed_hosts):
             raise InvalidRequest(
                 f"this server does not answer to the host name {host[:80]!r}. Use one of "
                 f"{', '.join(sorted(self._allowed_hosts))}, or add the name to its allowed hosts.",
@@ -89,7 +88,7 @@ def check_same_origin(headers: Headers) -> None:
     """Raise `InvalidRequest` when a browser says that the request comes from another site's page."""
     origin, fetch_site = headers.get("origin"), headers.get("sec-fetch-site")
     if origin is not None:
-        ours = origin != "null" and urlsplit(origin).netloc == headers.get("host")
+        ours = origin_host(origin) == headers.get("host", "").lower()
     else:
         ours = fetch_site in (None, "same-origin", "none")
     if not ours:

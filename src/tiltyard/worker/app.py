@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from ipaddress import ip_address
 from uuid import uuid4
 
 import orjson
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tiltyard.errors import InvalidRequest, TiltyardError, Unavailable, to_http
 from tiltyard.identity.canonical import digest_of_json
+from tiltyard.wire.hosts import host_name
 from tiltyard.wire.openai import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -60,6 +64,7 @@ class WorkerDoors:
                 Route("/ready", self.ready),
                 Route("/metrics", self.metrics),
             ],
+            middleware=[Middleware(NoBrowsers)],
             exception_handlers={TiltyardError: _error_response},
         )
 
@@ -69,7 +74,8 @@ class WorkerDoors:
         body = parse_chat_request(await _body(request))
         identity = service.host.identity(body.model)
         messages = [message.model_dump() for message in body.messages]
-        prompt = service.host.encode_chat(identity, messages)
+        # In a thread: megabytes of text take seconds, and the other answers must go on.
+        prompt = await asyncio.to_thread(service.host.encode_chat, identity, messages)
         top_logprobs = (body.top_logprobs or 0) if body.logprobs else None
         try:
             plan = _plan(
@@ -85,7 +91,7 @@ class WorkerDoors:
         service = self._loaded()
         body = parse_completion_request(await _body(request))
         identity = service.host.identity(body.model)
-        prompt = service.host.encode_text(body.prompt)
+        prompt = await asyncio.to_thread(service.host.encode_text, body.prompt)
         plan = _plan(
             service.host, identity, prompt, body=body, headers=request.headers, top_logprobs=body.logprobs
         )
@@ -161,6 +167,32 @@ class WorkerDoors:
         created_s = int(time.time())
         live = service.begin(plan, lambda answer: framing(answer, created_s), stream=stream)
         return AnswerResponse(service, live, stream=stream)
+
+
+class NoBrowsers:
+    """ASGI middleware: refuses what a web page can make a browser send here.
+
+    A worker's callers are programs that know its address. A page of another site could post to any port of
+    this machine (`Origin`), or reach it under a name of its own by DNS rebinding (`Host`).
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check, then pass on."""
+        if scope["type"] == "http" and not self._is_a_program(Headers(scope=scope)):
+            refused = InvalidRequest(
+                "a worker answers programs that call its address, not web pages; ask the gateway",
+                code="origin_refused",
+            )
+            await JSONResponse(to_http(refused)[2], 403)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _is_a_program(self, headers: Headers) -> bool:
+        name = host_name(headers.get("host", ""))
+        return "origin" not in headers and name is not None and (name == "localhost" or _is_address(name))
 
 
 class AnswerResponse(Response):
@@ -257,6 +289,14 @@ async def _body(request: Request) -> bytes:
             raise InvalidRequest(f"the request body is larger than {MAX_BODY_BYTES:,} bytes; send less")
         parts.append(part)
     return b"".join(parts)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _json(model: WorkerStatus) -> Response:
