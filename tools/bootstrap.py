@@ -10,6 +10,7 @@ Runs in a moment when nothing changed. Where there is no C++ compiler it takes c
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import stat
@@ -31,22 +32,28 @@ MINIMUM_DISK_MB = 1500
 def main(extras: list[str]) -> int:
     """Bring `.venv` up to date with the named extras."""
     check_python()
-    wanted = fingerprint(extras)
-    stamp = VENV / f".bootstrap-{'-'.join(extras)}"
-    if PYTHON.exists() and stamp.exists() and stamp.read_text() == wanted:
+    project, wanted = project_fingerprint(), packages_fingerprint(extras)
+    built, stamp = VENV / ".bootstrap-project", VENV / f".bootstrap-{'-'.join(extras)}"
+    project_is_new = not PYTHON.exists() or read(built) != project
+    if not project_is_new and read(stamp) == wanted:
         return 0
     check_disk()
     began = time.monotonic()
     if not PYTHON.exists():
         step("making .venv", [sys.executable, "-m", "venv", str(VENV)])
-    environment = compiler_environment()
-    target = f"{ROOT}[{','.join(extras)}]"
     pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install"]
-    step(
-        f"installing tiltyard[{','.join(extras)}] and building its native module",
-        [*pip, "-e", target],
-        environment,
-    )
+    if project_is_new:
+        environment = compiler_environment()
+        target = f"{ROOT}[{','.join(extras)}]"
+        step(
+            f"installing tiltyard[{','.join(extras)}] and building its native module",
+            [*pip, "-e", target],
+            environment,
+        )
+        built.write_text(project)
+    else:
+        # The native module is there; building it again for a few more packages would take a minute.
+        step(f"adding the packages of [{','.join(extras)}]", [*pip, *requirements(extras)])
     stamp.write_text(wanted)
     say(f"environment ready in {time.monotonic() - began:.0f} s")
     return 0
@@ -77,16 +84,44 @@ def check_disk() -> None:
         )
 
 
-def fingerprint(extras: list[str]) -> str:
-    """What the installed environment was made from: packaging, native sources, Python."""
-    hasher = hashlib.sha256(f"{sys.version}\n{extras}\n{ROOT}\n".encode())
-    files = [ROOT / "pyproject.toml"]
+def project_fingerprint() -> str:
+    """What the installed project was made from: packaging without the extras, native sources, Python, place."""
+    hasher = hashlib.sha256(f"{sys.version}\n{ROOT}\n".encode())
+    packaging = pyproject()
+    kept = {
+        k: v for k, v in packaging["project"].items() if k not in ("optional-dependencies", "description")
+    }
+    hasher.update(json.dumps([kept, packaging["build-system"], packaging["tool"]["scikit-build"]]).encode())
     for name in NATIVE:
         path = ROOT / name
-        files += sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-    for path in files:
-        hasher.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
+        for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
+            hasher.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
     return hasher.hexdigest()
+
+
+def packages_fingerprint(extras: list[str]) -> str:
+    """Which packages the extras ask for."""
+    return hashlib.sha256("\n".join(requirements(extras)).encode()).hexdigest()
+
+
+def requirements(extras: list[str]) -> list[str]:
+    """The requirements of the extras, as pyproject.toml lists them."""
+    groups = pyproject()["project"]["optional-dependencies"]
+    return [requirement for extra in extras for requirement in groups[extra]]
+
+
+def pyproject() -> dict[str, dict[str, dict[str, list[str]]]]:
+    """The packaging of this checkout."""
+    import tomllib  # noqa: PLC0415  new in 3.11; an older Python must reach the line that says so
+
+    with (ROOT / "pyproject.toml").open("rb") as stream:
+        packaging: dict[str, dict[str, dict[str, list[str]]]] = tomllib.load(stream)
+    return packaging
+
+
+def read(path: Path) -> str:
+    """The text of a stamp; empty when there is none."""
+    return path.read_text() if path.exists() else ""
 
 
 def compiler_environment() -> dict[str, str]:
@@ -105,7 +140,8 @@ def compiler_environment() -> dict[str, str]:
         ("RANLIB", "ranlib", "zig-ranlib"),
     ):
         script = VENV / "bin" / name
-        script.write_text(f'#!/bin/sh\nexec "{PYTHON}" -m ziglang {verb} "$@"\n')
+        # -I: pip's isolated builds hide this environment's packages behind PYTHONPATH.
+        script.write_text(f'#!/bin/sh\nexec "{PYTHON}" -I -m ziglang {verb} "$@"\n')
         script.chmod(script.stat().st_mode | stat.S_IXUSR)
         environment[variable] = str(script)
     return environment
