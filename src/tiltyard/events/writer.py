@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -11,6 +12,8 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from tiltyard.errors import StorageFailed
 from tiltyard.events.committer import Draft, Outcome
 from tiltyard.events.envelope import StoredEvent
+
+_logger = logging.getLogger(__name__)
 
 BATCH_EVENTS = 512
 """Most events in one transaction: bounds how long a reader of `events` or another writer waits."""
@@ -86,12 +89,27 @@ class GroupCommitWriter:
             else:
                 _refuse(batch, error)
             return
+        except Exception as error:
+            _logger.exception("a commit of %d events failed", len(batch))
+            if len(batch) > 1:
+                for draft in batch:
+                    self._commit_and_tell([draft])
+            else:
+                refusal = StorageFailed(
+                    f"the event could not be stored ({type(error).__name__}); the log's output says why"
+                )
+                refusal.__cause__ = error
+                _refuse(batch, refusal)
+            return
         for outcome in outcomes:
             if isinstance(outcome.result, StoredEvent):
                 outcome.draft.done.set_result(outcome.result)
             else:
                 outcome.draft.done.set_exception(outcome.result)
-        self._on_commit()
+        try:
+            self._on_commit()
+        except Exception:  # the events are stored and told; who follows the log must not end it
+            _logger.exception("telling of a commit failed")
 
 
 def _blames_a_value(error: StorageFailed) -> bool:

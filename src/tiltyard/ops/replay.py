@@ -91,7 +91,7 @@ class Replayer:
         self._loaded: tuple[Digest, LocalModel] | None = None
 
     def replay(self, name: str) -> Iterator[Outcome]:
-        """Replay a generation (`gen_…`) or every generation of a battle (`bat_…`), in order.
+        """Replay a generation (`gen_…`) or every generation of a battle (`bat_…`), those of one identity together.
 
         Raises `NotFound` for a name that the log does not have, `ContentMissing` when the words were erased,
         `ModelRejected` when this build cannot make that identity's tokens.
