@@ -121,12 +121,10 @@ async def take_turn(client: ModelClient, conversation: Conversation, prompt: str
         conversation.model, [*conversation.messages, question], **conversation.settings
     )
     began = time.monotonic()
-    first: float | None = None
     stopped = False
     try:
         async with stream:
             async for text in stream:
-                first = first or time.monotonic()
                 show(text)
     except asyncio.CancelledError:  # Ctrl-C; leaving the block has closed the connection
         stopped = True
@@ -135,7 +133,7 @@ async def take_turn(client: ModelClient, conversation: Conversation, prompt: str
             click.echo()
         raise
     click.echo()
-    seconds = time.monotonic() - (first or began)
+    seconds = time.monotonic() - began
     click.echo(note(summary(stream, seconds, stopped=stopped)), err=True)
     conversation.messages += [question, {"role": "assistant", "content": stream.text}]
 
@@ -146,9 +144,9 @@ def summary(stream: AnswerStream, seconds: float, *, stopped: bool) -> str:
     parts.append("stopped" if stopped else str(stream.finish_reason))
     if (usage := stream.usage) is not None:
         parts.append(f"{usage.completion_tokens} tokens")
-        if usage.completion_tokens > 1 and seconds > 0:
-            # The first token ends the wait for the prompt; the others were decoded in `seconds`.
-            parts.append(f"{(usage.completion_tokens - 1) / seconds:.1f} tokens/s")
+        if seconds > 0:
+            # Over the whole wait: pieces can come in bursts, so the time since the first of them says little.
+            parts.append(f"{usage.completion_tokens / seconds:.1f} tokens/s")
     return f"[{' · '.join(parts)}]"
 
 
