@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from arena_standin import Gate, Refuse, StandIn, entrant
-from arena_yard import CONTESTANTS, Yard, listen, open_battle
+from arena_yard import CONTESTANTS, REPLAY, Yard, listen, open_battle
 
 from tiltyard.arena.transcript import SIDES, Limits
 from tiltyard.arena.voter import Voter, token_digest
@@ -63,7 +63,7 @@ def test_battle_streams_both_sides_and_the_vote_reveals_them(yard: Yard) -> None
         assert yard.log.generation(generation).identity == contestant.identity
     assert shown["choice"] == "b"
     assert shown["leaderboard"] == "/leaderboard"
-    assert shown["replay"] == f"tiltyard replay {battle}"
+    assert shown["replay"] == f"{REPLAY} {battle}"
     (stored,) = list(yard.log.read(types=[VoteCast]))
     assert shown["receipt"] == stored.id
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from arena_standin import Gate, Refuse
-from arena_yard import CONTESTANTS, Yard
+from arena_yard import CONTESTANTS, REPLAY, Yard
 from playwright.sync_api import Browser, BrowserContext, Page, Response, expect, sync_playwright
 
 from tiltyard.events.schema import BattleOpened, VoteCast
@@ -88,7 +88,7 @@ def test_a_whole_battle_by_keyboard(yard: Yard, open_page: Callable[..., Page]) 
     for words in (vote.identity_a, vote.identity_b, vote.behaviour_a, vote.behaviour_b, event.id):
         expect(reveal).to_contain_text(words)
     expect(reveal).to_contain_text("system prompt")  # what differs between these two
-    expect(reveal).to_contain_text(f"tiltyard replay {vote.battle}")
+    expect(reveal.locator(".command code")).to_have_text(f"{REPLAY} {vote.battle}")
     page.keyboard.press("n")
     page.wait_for_url(yard.url + "/")
 
