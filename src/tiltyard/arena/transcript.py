@@ -11,6 +11,7 @@ from tiltyard.events.schema import Choice, ContentRef, Contestant, FinishReason,
 from tiltyard.identity.canonical import Digest
 
 SIDES: tuple[Side, Side] = ("a", "b")
+WORDS_GONE = "The words of this answer are no longer kept."
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,13 @@ class Battle:
     def change(self) -> asyncio.Event:
         """Set by the next `notify`; take it before looking, so that no change is missed."""
         return self._changed
+
+    def forget_words(self) -> None:
+        """Drop the voter's words and the answers to them, which repeat the question often enough."""
+        self.erased = True
+        for turn in self.turns:
+            turn.message = ""
+            turn.answers = {side: Answer(finish="failed", trouble=WORDS_GONE) for side in SIDES}
 
     def check_words(self) -> None:
         """Raise `ContentMissing` once the voter's words were erased."""
