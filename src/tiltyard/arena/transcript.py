@@ -181,7 +181,9 @@ class Battle:
         self.check_settled()
         if not self.turns:
             raise Conflict("this battle has no message to answer yet. Start a new round.", code="no_turn")
-        if self.turns[-1].attempt + 1 >= limits.attempts_per_turn:
+        last = self.turns[-1]
+        failed = any(answer.trouble for answer in last.answers.values())  # not the voter's choice: try again
+        if last.attempt + 1 >= limits.attempts_per_turn and not failed:
             raise InvalidRequest(
                 f"this message was answered {limits.attempts_per_turn} times, the most that is allowed. "
                 "Vote now, or start a new round.",
