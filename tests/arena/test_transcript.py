@@ -92,6 +92,11 @@ def test_no_message_follows_a_turn_without_a_pair_of_answers() -> None:
         battle(turn(0, said(), failed())).check_next_turn(Limits())
 
 
+def test_a_failure_can_be_tried_again_past_the_limit_of_attempts() -> None:
+    down = battle(turn(0, said(), failed(), attempt=5))
+    down.check_regenerate(Limits(attempts_per_turn=6))
+
+
 def test_limits_of_turns_and_attempts_are_named() -> None:
     limits = Limits(turns=2, attempts_per_turn=3)
     full = battle(turn(0, said(), said()), turn(1, said(), said(), attempt=2))

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
+from tiltyard.cli.leaderboard import read_votes, show
 from tiltyard.cli.main import main
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import Choice, VoteCast
+from tiltyard.rating.leaderboard import Evidence, make_leaderboard
+from tiltyard.rating.rated_models import RatedModel
 
 
 def run(*arguments: str, status: int = 0) -> str:
@@ -73,6 +78,22 @@ def test_the_log_is_read_without_a_server(tmp_path: Path) -> None:
     assert (body["first_sequence"], body["last_sequence"]) == (1, 16)
     table = run("--data", str(tmp_path), "--minimum-votes", "20")
     assert "needs 4 more votes" in table
+
+
+def test_an_earlier_version_says_so_in_its_row(tmp_path: Path) -> None:
+    votes = write(tmp_path / "votes.csv", *["old,new,model_a"] * 12, *["old,new,model_b"] * 12)
+    old, new = (
+        RatedModel(key=key, name="plum", behaviour=f"sha256:{key}", superseded=key == "old")
+        for key in ("old", "new")
+    )
+    board = make_leaderboard(
+        read_votes(Path(votes)), models=[old, new], evidence=Evidence(ruleset="tests"), minimum_votes=1
+    )
+    console = Console(width=80, file=StringIO())
+    show(board, console, address="http://127.0.0.1/")
+    assert isinstance(console.file, StringIO)
+    rows = [line for line in console.file.getvalue().splitlines() if "plum" in line]
+    assert sorted("(earlier version " in row for row in rows) == [False, True]
 
 
 def test_a_log_without_votes_says_how_to_get_some(tmp_path: Path) -> None:

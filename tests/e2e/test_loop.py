@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import httpx2
 import orjson
 import pytest
-from running_tiltyard import Tiltyard
+from running_tiltyard import ROOT, Tiltyard
 
 QUESTION = "Name three rivers in Europe."
 
@@ -97,7 +98,12 @@ def test_a_battle_is_voted_on_revealed_ranked_and_replayed(yard: Tiltyard) -> No
     reveal = battle(yard.url)
     after = httpx2.get(f"{yard.url}/api/leaderboard").json()["votes"]
     assert after == before + 1
-    replay = yard.run("replay", str(reveal["battle"]))
+    # as pasted into a new shell, which knows nothing of the server's environment
+    command = str(reveal["replay"])
+    environment = {name: value for name, value in yard.environment.items() if name != "TILTYARD_DATA_DIR"}
+    replay = subprocess.run(
+        command, shell=True, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert replay.returncode == 0, replay.stdout + replay.stderr
     assert replay.stdout.count("identical") == 2
 

@@ -19,6 +19,8 @@ CONTESTANTS = [
     entrant("vamplate-raw", template=False),
 ]
 
+REPLAY = "bin/tiltyard replay --data '/some data'"
+
 
 @dataclass
 class Yard:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from arena_standin import StandIn, serving
-from arena_yard import CONTESTANTS, Yard
+from arena_yard import CONTESTANTS, REPLAY, Yard
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -44,7 +44,12 @@ def open_yard(log: EventLog, models: StandIn, models_url: str) -> Iterator[Calla
         people = CONTESTANTS if contestants is None else contestants
         client = ModelClient(models_url)
         web = create_web(
-            log=log, client=client, contestants=lambda: people, rng=random.Random(7), limits=limits
+            log=log,
+            client=client,
+            contestants=lambda: people,
+            rng=random.Random(7),
+            limits=limits,
+            replay=REPLAY,
         )
 
         @asynccontextmanager

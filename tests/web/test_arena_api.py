@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from arena_standin import Gate, Refuse, StandIn, entrant
-from arena_yard import CONTESTANTS, Yard, listen, open_battle
+from arena_yard import CONTESTANTS, REPLAY, Yard, listen, open_battle
 
 from tiltyard.arena.transcript import SIDES, Limits
 from tiltyard.arena.voter import Voter, token_digest
@@ -63,7 +63,7 @@ def test_battle_streams_both_sides_and_the_vote_reveals_them(yard: Yard) -> None
         assert yard.log.generation(generation).identity == contestant.identity
     assert shown["choice"] == "b"
     assert shown["leaderboard"] == "/leaderboard"
-    assert shown["replay"] == f"tiltyard replay {battle}"
+    assert shown["replay"] == f"{REPLAY} {battle}"
     (stored,) = list(yard.log.read(types=[VoteCast]))
     assert shown["receipt"] == stored.id
 
@@ -552,6 +552,45 @@ def test_a_battle_with_erased_words_is_closed(open_yard: Callable[..., Yard], lo
         assert "Your words were erased." in page.text
         assert "A secret?" not in page.text
         assert vote(visitor, battle, token).status_code == 410
+
+
+def test_words_that_another_process_erases_are_gone_from_a_battle_in_memory(
+    yard: Yard, log: EventLog, tmp_path: Path
+) -> None:
+    for name in NAMES:
+        yard.models.answers[name] = lambda messages: ["You said: " + messages[-1]["content"]]
+    with yard.visitor() as visitor:
+        battle, token = open_battle(visitor, "A secret?")
+        assert listen(visitor, battle).text["a"] == "You said: A secret?"
+        opened = log.find(BattleOpened, subject=battle)
+        assert opened is not None
+        assert isinstance(opened.data, BattleOpened)
+        with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as another:
+            another.erase_subject(opened.data.voter)
+        page = visitor.get(f"/battles/{battle}").text
+        assert "Your words were erased." in page
+        assert "The words of this battle were erased, so it is closed." in page
+        assert "secret" not in page + listen(visitor, battle).raw
+        assert "Regenerate" not in page
+        assert vote(visitor, battle, token).status_code == 410
+
+
+def test_words_erased_while_the_answers_are_written_end_them(yard: Yard, log: EventLog) -> None:
+    gate = Gate()
+    held(yard.models, gate)
+    with yard.visitor() as visitor:
+        battle, _ = open_battle(visitor, "A secret?")
+        listen(visitor, battle, until=lambda heard: all(heard.text.values()))
+        opened = log.find(BattleOpened, subject=battle)
+        assert opened is not None
+        assert isinstance(opened.data, BattleOpened)
+        log.erase_subject(opened.data.voter)
+        page = visitor.get(f"/battles/{battle}").text
+        gate.open()
+    assert "first half" not in page
+    assert "secret" not in page
+    finished = log.find(BattleTurnFinished, subject=battle)
+    assert finished is not None
 
 
 def test_a_refused_write_is_told_and_nothing_is_acknowledged(yard: Yard, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from arena_standin import Gate, Refuse
-from arena_yard import CONTESTANTS, Yard
+from arena_yard import CONTESTANTS, REPLAY, Yard
 from playwright.sync_api import Browser, BrowserContext, Page, Response, expect, sync_playwright
 
 from tiltyard.events.schema import BattleOpened, VoteCast
@@ -88,7 +88,7 @@ def test_a_whole_battle_by_keyboard(yard: Yard, open_page: Callable[..., Page]) 
     for words in (vote.identity_a, vote.identity_b, vote.behaviour_a, vote.behaviour_b, event.id):
         expect(reveal).to_contain_text(words)
     expect(reveal).to_contain_text("system prompt")  # what differs between these two
-    expect(reveal).to_contain_text(f"tiltyard replay {vote.battle}")
+    expect(reveal.locator(".command code")).to_have_text(f"{REPLAY} {vote.battle}")
     page.keyboard.press("n")
     page.wait_for_url(yard.url + "/")
 
@@ -305,6 +305,40 @@ def test_a_server_that_is_gone_is_said_and_the_text_stays(yard: Yard, open_page:
     page.keyboard.press("Enter")
     expect(page.get_by_role("alert")).to_contain_text("The server did not answer.")
     expect(page.get_by_label("Your question")).to_have_value("Precious words")
+
+
+def test_a_message_that_is_too_long_is_kept_whole_counted_and_not_sent(
+    yard: Yard, open_page: Callable[..., Page]
+) -> None:
+    page = open_page()
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.method))
+    page.goto(yard.url)
+    box = page.get_by_label("Your question")
+    page.evaluate("document.getElementById('message').focus()")
+    page.keyboard.insert_text("😀" * 8001)  # as a paste; one character each, though two units in the browser
+    assert box.input_value() == "😀" * 8001
+    expect(page.locator("[data-counter]")).to_have_text("1 too many")
+    page.keyboard.press("Enter")
+    said = "The message has 8,001 characters; the arena takes 8,000. Shorten it."
+    expect(page.get_by_role("alert")).to_have_text(said)
+    assert "POST" not in sent
+    page.keyboard.press("Backspace")
+    expect(page.locator("[data-counter]")).to_have_text("0 left")
+    expect(page.locator("#form-error")).to_be_hidden()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/battles/bat_*")
+
+
+def test_without_javascript_a_message_that_is_too_long_comes_back_whole(
+    yard: Yard, open_page: Callable[..., Page]
+) -> None:
+    page = open_page(java_script_enabled=False)
+    page.goto(yard.url)
+    page.locator("textarea").fill("x" * 8001)
+    page.get_by_role("button", name="Ask both").click()
+    expect(page.get_by_role("alert")).to_contain_text("The message has 8,001 characters")
+    assert page.locator("textarea").input_value() == "x" * 8001
 
 
 def test_an_example_can_be_edited_before_it_is_asked(yard: Yard, open_page: Callable[..., Page]) -> None:

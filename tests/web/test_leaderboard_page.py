@@ -12,6 +12,8 @@ from pathlib import Path
 import httpx2
 import pytest
 from arena_standin import entrant, serving
+from hypothesis import given
+from hypothesis import strategies as st
 from playwright.sync_api import sync_playwright
 
 from tiltyard.client import ModelClient
@@ -72,6 +74,15 @@ def vote(log: EventLog, number: int, left: int, right: int, choice: Choice) -> N
         generations_b=("gen_2",),
     )
     log.append_blocking(event, subject=f"bat_{number}", source="tests")
+
+
+def redefine(log: EventLog) -> None:
+    """Give quillon's name to another behaviour; the votes of the earlier one stay."""
+    earlier = next(e for e in log.identities() if e.name == "quillon")
+    newer = entrant("another system prompt")
+    assert newer.manifest is not None
+    event = earlier.model_copy(update={"behaviour": newer.behaviour, "behaviour_manifest": newer.manifest})
+    log.append_blocking(event, subject="quillon", source="tests")
 
 
 def cast(log: EventLog, votes: int = 40) -> None:
@@ -150,6 +161,38 @@ def test_page_json_and_csv_show_the_same_numbers(start: Start, log: EventLog) ->
     assert [row["name"] for row in table] == [row["name"] for row in body["rows"]]
     assert [float(row["rating"]) for row in table] == [row["rating"] for row in body["rows"]]
     assert table[2]["notes"] == "needs 6 more votes"
+
+
+def test_an_earlier_version_is_told_from_the_one_of_now_wherever_it_is_named(
+    start: Start, log: EventLog
+) -> None:
+    register(log)
+    redefine(log)
+    cast(log)
+    vote(log, 5000, 0, 1, "a")
+    newer = log.identities()[-1].behaviour
+    vote_of_newer = VoteCast(
+        battle="bat_newer",
+        voter="someone",
+        choice="a",
+        identity_a="quillon",
+        identity_b=MODELS[1].name,
+        behaviour_a=newer,
+        behaviour_b=MODELS[1].behaviour,
+        pair_probability=1 / 3,
+        side_probability=0.5,
+        turns=1,
+        generations_a=("gen_1",),
+        generations_b=("gen_2",),
+    )
+    log.append_blocking(vote_of_newer, subject="bat_newer", source="tests")
+    client = start()
+    table = list(csv.DictReader(io.StringIO(client.get("/leaderboard?format=csv").text)))
+    superseded = {row["behaviour"]: row["superseded"] for row in table if row["name"] == "quillon"}
+    assert superseded == {MODELS[0].behaviour: "true", newer: "false"}
+    matrix = client.get("/leaderboard").text.split('<table class="matrix">')[1]
+    for behaviour in superseded:
+        assert f"quillon {behaviour[7:15]}</th>" in matrix
 
 
 def test_a_model_name_cannot_write_html(start: Start, log: EventLog) -> None:
@@ -311,6 +354,30 @@ def test_the_chart_is_an_accessible_svg_that_caches_by_content(start: Start, log
     assert "http" not in dark.replace("http://www.w3.org/", "")
 
 
+@given(
+    lower=st.floats(-3000, 3000),
+    width=st.floats(0, 4000),
+    size=st.sampled_from(charts.SIZES),
+)
+def test_the_ratings_below_the_chart_have_room_for_their_digits(
+    lower: float, width: float, size: charts.Size
+) -> None:
+    bar = charts.Bar("x", lower, lower, lower + width, True)
+    axis = charts.axis_of([bar], size)
+    assert axis.low <= lower
+    assert axis.high >= lower + width
+    assert axis.values
+    px = {"wide": 860, "narrow": 138}[size] / (axis.high - axis.low)
+    steps = {b - a for a, b in zip(axis.values, axis.values[1:], strict=False)}
+    assert all(step * px >= 45 for step in steps)  # 5 signs of 12 px need 38 in a wide font
+    assert len(steps) <= 1
+
+
+def test_a_long_name_in_the_chart_keeps_its_end_where_the_digest_is() -> None:
+    bars = (charts.Bar("a-very-long-name-of-a-model 1f2e3d4c", 1000.0, 900.0, 1100.0, True),)
+    assert ">a-very-lon… 1f2e3d4c<" in charts.interval_chart(bars, "light", "narrow")
+
+
 def test_without_the_chart_packages_the_page_says_how_to_install_them(
     start: Start, log: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,6 +421,13 @@ def test_a_browser_without_scripts_sees_sorts_and_reads_all_of_it(start: Start, 
         assert box is not None
         assert box["height"] > 60
         assert box["width"] <= 360
+        board = page.locator(".board").bounding_box()
+        votes = page.locator(".board th", has_text="Votes").bounding_box()
+        assert board is not None
+        assert votes is not None
+        assert votes["x"] + votes["width"] <= board["x"] + board["width"]  # rank to votes without scrolling
+        fade = "return getComputedStyle(document.querySelector('.board'), '::after').position"
+        assert page.evaluate(f"() => {{ {fade} }}") == "sticky"  # what is cut fades
         main = page.locator("main").bounding_box()
         assert main is not None
         assert main["width"] <= 360  # the table scrolls, the page does not

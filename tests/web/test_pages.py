@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 
 import httpx2
 import pytest
 from arena_standin import Gate
-from arena_yard import CONTESTANTS, Yard, listen
+from arena_yard import CONTESTANTS, REPLAY, Yard, listen
 from starlette.types import Message
 
 from tiltyard.events.schema import VoteCast
@@ -54,7 +55,7 @@ def test_a_battle_needs_no_script(yard: Yard) -> None:
     assert sum(name in revealed for name in NAMES) == 2
     (vote,) = list(yard.log.read(types=[VoteCast]))
     assert vote.id in revealed  # the receipt
-    assert f"tiltyard replay {vote.subject}" in revealed
+    assert f"{REPLAY} {vote.subject}" in unescape(revealed)
 
 
 def test_whoever_votes_again_by_form_is_shown_the_first_vote(yard: Yard) -> None:

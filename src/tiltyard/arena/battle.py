@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 from tiltyard.arena.answering import answer_side
 from tiltyard.arena.pairing import POLICY, Entrant, Randomness, draw
-from tiltyard.arena.restore import INTERRUPTED, restore
+from tiltyard.arena.restore import INTERRUPTED, restore, words_gone
 from tiltyard.arena.transcript import SIDES, Battle, Limits, Turn
 from tiltyard.arena.voter import Voter, token_digest, token_matches
 from tiltyard.client import ModelClient
@@ -124,7 +124,8 @@ class Arena:
     async def find(self, battle: str, *, voter: Voter | None = None, token: str | None = None) -> Battle:
         """Return a battle to its voter or to the holder of its vote token, from memory or from the log.
 
-        Everybody else gets the same `NotFound` as for a battle that never was.
+        Everybody else gets the same `NotFound` as for a battle that never was. Words that were erased
+        meanwhile are gone from it.
         """
         found = self._battles.get(battle)
         if found is None:
@@ -139,6 +140,9 @@ class Arena:
                 param="battle",
             )
         self._battles.move_to_end(found.id)
+        if not found.erased and await words_gone(self.log, found):
+            await self.stop(found)
+            found.forget_words()
         return found
 
     def unfinished(self, voter: Voter) -> Battle | None:

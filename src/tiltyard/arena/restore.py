@@ -7,7 +7,7 @@ from typing import TypedDict
 
 import orjson
 
-from tiltyard.arena.transcript import SIDES, Answer, Battle, CastVote, Turn
+from tiltyard.arena.transcript import SIDES, WORDS_GONE, Answer, Battle, CastVote, Turn
 from tiltyard.errors import ContentMissing, NotFound
 from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.log import EventLog
@@ -15,12 +15,12 @@ from tiltyard.events.schema import (
     BattleOpened,
     BattleTurnFinished,
     BattleTurnStarted,
+    ContentRef,
     FinishReason,
     VoteCast,
 )
 
 INTERRUPTED = "The server stopped while this side was answering. Try again."
-WORDS_GONE = "The words of this answer are no longer kept."
 
 
 class _StoredChoice(TypedDict):
@@ -39,6 +39,19 @@ async def restore(log: EventLog, battle: str) -> Battle | None:
     can have it answered anew. Words that were erased are empty, and the battle says so.
     """
     return await asyncio.to_thread(_restore, log, battle)
+
+
+async def words_gone(log: EventLog, battle: Battle) -> bool:
+    """Whether the words of a battle in memory were erased since, by this process or another."""
+    return bool(battle.turns) and await asyncio.to_thread(_gone, log, battle.turns[0].message_ref)
+
+
+def _gone(log: EventLog, ref: ContentRef) -> bool:
+    try:
+        log.read_content(ref)
+    except ContentMissing:
+        return True
+    return False
 
 
 def cast_vote_of(event: StoredEvent, vote: VoteCast) -> CastVote:
@@ -85,8 +98,7 @@ def _restore(log: EventLog, name: str) -> Battle | None:
             case _:
                 pass  # an event of a later version that is about this battle too
     if battle is not None and battle.erased:
-        for turn in battle.turns:  # an answer repeats the question often enough
-            turn.answers = {side: Answer(finish="failed", trouble=WORDS_GONE) for side in SIDES}
+        battle.forget_words()
     return battle
 
 

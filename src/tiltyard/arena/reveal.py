@@ -16,6 +16,8 @@ from tiltyard.identity.difference import behaviour_differences
 from tiltyard.identity.manifest import Behaviour
 
 LEADERBOARD = "/leaderboard"
+REPLAY = "tiltyard replay"
+"""What makes a battle's answers again, in front of the battle's id."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Reveal:
     side_probability: float
     a: RevealedSide
     b: RevealedSide
+    replay: str = REPLAY
 
     @property
     def differences(self) -> list[Difference]:
@@ -75,7 +78,7 @@ class Reveal:
     @property
     def replay_command(self) -> str:
         """The command that makes both sides' answers again."""
-        return f"tiltyard replay {self.battle}"
+        return f"{self.replay} {self.battle}"
 
     def to_json(self) -> dict[str, Json]:
         """The body of the vote's HTTP answer."""
@@ -94,10 +97,11 @@ class Reveal:
         }
 
 
-def reveal(battle: Battle, known: Iterable[Entrant]) -> Reveal:
+def reveal(battle: Battle, known: Iterable[Entrant], *, replay: str = REPLAY) -> Reveal:
     """Say who was who; raises `Conflict` before the vote, whoever asks.
 
     `known` are the identities that can be described here; a side that is not among them is still named.
+    `replay` is the command, as one types it here, that makes the answers of the battle named after it again.
     """
     vote = battle.vote
     if vote is None:
@@ -113,12 +117,15 @@ def reveal(battle: Battle, known: Iterable[Entrant]) -> Reveal:
         side_probability=battle.side_probability,
         a=_unmask(battle, "a", vote.generations_a, entrants),
         b=_unmask(battle, "b", vote.generations_b, entrants),
+        replay=replay,
     )
 
 
-async def reveal_of(battle: Battle, log: EventLog, ready: Sequence[Entrant]) -> Reveal:
+async def reveal_of(
+    battle: Battle, log: EventLog, ready: Sequence[Entrant], *, replay: str = REPLAY
+) -> Reveal:
     """Say who was who, described by the contestants that stand `ready`, or else by the log."""
-    return reveal(battle, [*ready, *await asyncio.to_thread(_registered, log)])
+    return reveal(battle, [*ready, *await asyncio.to_thread(_registered, log)], replay=replay)
 
 
 def _registered(log: EventLog) -> list[Entrant]:

@@ -11,6 +11,7 @@ from tiltyard.events.schema import Choice, ContentRef, Contestant, FinishReason,
 from tiltyard.identity.canonical import Digest
 
 SIDES: tuple[Side, Side] = ("a", "b")
+WORDS_GONE = "The words of this answer are no longer kept."
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,13 @@ class Battle:
         """Set by the next `notify`; take it before looking, so that no change is missed."""
         return self._changed
 
+    def forget_words(self) -> None:
+        """Drop the voter's words and the answers to them, which repeat the question often enough."""
+        self.erased = True
+        for turn in self.turns:
+            turn.message = ""
+            turn.answers = {side: Answer(finish="failed", trouble=WORDS_GONE) for side in SIDES}
+
     def check_words(self) -> None:
         """Raise `ContentMissing` once the voter's words were erased."""
         if self.erased:
@@ -173,7 +181,9 @@ class Battle:
         self.check_settled()
         if not self.turns:
             raise Conflict("this battle has no message to answer yet. Start a new round.", code="no_turn")
-        if self.turns[-1].attempt + 1 >= limits.attempts_per_turn:
+        last = self.turns[-1]
+        failed = any(answer.trouble for answer in last.answers.values())  # not the voter's choice: try again
+        if last.attempt + 1 >= limits.attempts_per_turn and not failed:
             raise InvalidRequest(
                 f"this message was answered {limits.attempts_per_turn} times, the most that is allowed. "
                 "Vote now, or start a new round.",

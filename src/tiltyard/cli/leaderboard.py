@@ -195,7 +195,7 @@ def _table(rows: tuple[LeaderboardRow, ...], width: int) -> Table:
 def _name(row: LeaderboardRow) -> Text:
     name = Text(row.model.name, "bold" if row.rank is not None else "")
     if row.model.superseded:
-        name.append(f" {row.model.key[7:15]}", "dim")
+        name.append(f" (earlier version {row.model.key[7:15]})", "dim")
     return name
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import sys
 from pathlib import Path
 
 import click
@@ -10,7 +14,7 @@ from starlette.applications import Starlette
 from tiltyard.arena.pairing import Entrant
 from tiltyard.cli.options import config_option, data_option, host_option, port_option
 from tiltyard.cli.serving import Running, serve
-from tiltyard.cli.settings import load_settings
+from tiltyard.cli.settings import FILE_NAME, Settings, default_data_dir, load_settings
 from tiltyard.events.schema import LeaderboardPublished
 from tiltyard.web.app import create_web
 from tiltyard.web.leaderboard import leaderboard_routes
@@ -44,7 +48,38 @@ def make_pages(running: Running) -> Starlette:
         client=running.client,
         contestants=lambda: entrants(running),
         routes=board,
+        replay=replay_command(running.settings),
     )
+
+
+def replay_command(settings: Settings) -> str:
+    """Write `tiltyard replay` as it works when pasted into a new shell in this directory.
+
+    Data and settings are named unless that shell would find the same ones; it need not have our environment.
+    """
+    words = [*this_tiltyard(), "replay"]
+    if os.environ.get("TILTYARD_DATA_DIR") or settings.data_dir != default_data_dir():
+        words += ["--data", str(settings.data_dir.absolute())]
+    if settings.path not in (None, Path(FILE_NAME).resolve()):
+        words += ["--config", str(settings.path)]
+    return shlex.join(words)
+
+
+def this_tiltyard() -> list[str]:
+    """The words by which a shell in this directory calls the program that we are."""
+    program = Path(sys.argv[0]).absolute()
+    if program.name != "tiltyard":  # python -m tiltyard.cli.main
+        return [_from_here(Path(sys.executable)), "-m", "tiltyard.cli.main"]
+    on_path = shutil.which("tiltyard")
+    return ["tiltyard" if on_path and program.samefile(on_path) else _from_here(program)]
+
+
+def _from_here(program: Path) -> str:
+    here = Path.cwd()
+    if not program.is_relative_to(here):
+        return str(program)
+    shown = str(program.relative_to(here))
+    return shown if os.sep in shown else f"./{shown}"  # without a slash a shell looks along PATH
 
 
 def entrants(running: Running) -> list[Entrant]:

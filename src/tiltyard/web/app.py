@@ -17,6 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from tiltyard.arena.battle import Arena
 from tiltyard.arena.pairing import Entrant, Randomness
+from tiltyard.arena.reveal import REPLAY
 from tiltyard.arena.transcript import Limits
 from tiltyard.client import ModelClient
 from tiltyard.errors import TiltyardError
@@ -55,12 +56,14 @@ def create_web(
     routes: Sequence[BaseRoute] = (),
     rng: Randomness | None = None,
     limits: Limits | None = None,
+    replay: str = REPLAY,
     allowed_hosts: Collection[str] = LOOPBACK_NAMES,
 ) -> Starlette:
     """Make the app of all pages; mount it at `/`, beside the gateway.
 
-    `contestants` says who may be drawn now; `routes` are further pages (the leaderboard). The app's own
-    lifespan ends the running battles; who mounts it under another app awaits `app.state.arena.close()`.
+    `contestants` says who may be drawn now; `routes` are further pages (the leaderboard); `replay` is the
+    command that a reveal shows, up to the battle's id, quoted for a shell. The app's own lifespan ends the
+    running battles; who mounts it under another app awaits `app.state.arena.close()`.
     """
     now = contestants if callable(contestants) else lambda: contestants
     arena = Arena(log=log, client=client, contestants=now, rng=rng or random.SystemRandom(), limits=limits)
@@ -72,8 +75,8 @@ def create_web(
 
     app = Starlette(
         routes=[
-            *ArenaPages(arena).routes(),
-            *ArenaApi(arena).routes(),
+            *ArenaPages(arena, replay=replay).routes(),
+            *ArenaApi(arena, replay=replay).routes(),
             *routes,
             Mount("/static", VersionedStaticFiles(directory=STATIC), name="static"),
         ],

@@ -62,8 +62,9 @@ class VoteBody(Body):
 class ArenaApi:
     """The routes under `/api/arena`; errors go up to the app's handler, which answers in OpenAI's shape."""
 
-    def __init__(self, arena: Arena) -> None:
+    def __init__(self, arena: Arena, *, replay: str) -> None:
         self._arena = arena
+        self._replay = replay
 
     def routes(self) -> list[BaseRoute]:
         """All routes of the API."""
@@ -134,7 +135,8 @@ class ArenaApi:
             request.path_params["battle"], voter=voter_of(request), token=body.vote_token
         )
         await cast(self._arena.log, battle, token=body.vote_token, choice=body.choice)
-        return json_response((await reveal_of(battle, self._arena.log, self._arena.contestants())).to_json())
+        revealed = await reveal_of(battle, self._arena.log, self._arena.contestants(), replay=self._replay)
+        return json_response(revealed.to_json())
 
     async def _battle(self, request: Request) -> Battle:
         return await self._arena.find(

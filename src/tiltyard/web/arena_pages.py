@@ -43,8 +43,9 @@ REFRESH_S = 2
 class ArenaPages:
     """`/` and the pages of one battle."""
 
-    def __init__(self, arena: Arena) -> None:
+    def __init__(self, arena: Arena, *, replay: str) -> None:
         self._arena = arena
+        self._replay = replay
 
     def routes(self) -> list[BaseRoute]:
         """All routes of the pages."""
@@ -161,7 +162,9 @@ class ArenaPages:
         revealed = None
         voted_at = ""
         if battle.vote is not None:
-            revealed = await reveal_of(battle, self._arena.log, self._arena.contestants())
+            revealed = await reveal_of(
+                battle, self._arena.log, self._arena.contestants(), replay=self._replay
+            )
             voted_at = datetime.fromtimestamp(battle.vote.time_us / 1e6, UTC).strftime(
                 "%Y-%m-%d %H:%M:%S UTC"
             )

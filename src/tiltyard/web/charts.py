@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from html import escape
+from itertools import count
+from math import ceil, floor
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from tiltyard.errors import Unavailable
@@ -31,9 +34,13 @@ Size: TypeAlias = Literal["wide", "narrow"]
 THEMES: Final[tuple[Theme, ...]] = ("light", "dark")
 SIZES: Final[tuple[Size, ...]] = ("wide", "narrow")
 
-_WIDTHS: Final[dict[Size, int]] = {"wide": 860, "narrow": 176}  # of the plot, in px, without labels
-_LABELS: Final[dict[Size, int]] = {"wide": 260, "narrow": 118}  # px for names, longer ones are cut
-_LETTER: Final = 8.2  # px of a wide letter at the label's size: room for fonts that vl-convert cannot measure
+_WIDTHS: Final[dict[Size, int]] = {"wide": 860, "narrow": 138}  # of the plot, in px, without labels
+_LABELS: Final[dict[Size, int]] = {"wide": 260, "narrow": 156}  # px for names, longer ones are cut
+_NAME_SIZES: Final[dict[Size, int]] = {"wide": 13, "narrow": 12}  # px
+_LETTER: Final = 0.63  # em of a wide letter: room for the browser's fonts, which vl-convert cannot measure
+_TAIL: Final = 9  # letters that a cut name keeps at its end, where a digest tells it from its earlier version
+_MARGIN: Final = 5  # points beside the outermost interval
+_MOST_STEPS: Final[dict[Size, int]] = {"wide": 10, "narrow": 3}  # along the axis: 46 px and more for 4 digits
 _STEP: Final = 22  # px for each model
 
 # The page's own colours (static/tiltyard.css); an image cannot see them.
@@ -57,15 +64,42 @@ class Bar(NamedTuple):
 def bars_of(rows: Sequence[LeaderboardRow]) -> tuple[Bar, ...]:
     """Take the rows that have a rating, in their order; names that occur twice get their digest behind them."""
     shown = [row for row in rows if row.rating is not None]
-    names = [row.model.name for row in shown]
     bars = []
-    for row in shown:
-        name = row.model.name
-        if names.count(name) > 1:
-            name = f"{name} {row.model.key.removeprefix('sha256:')[:8]}"
+    for row, name in zip(shown, distinct_names(shown), strict=True):
         if row.rating is not None and row.lower is not None and row.upper is not None:
             bars.append(Bar(name, row.rating, row.lower, row.upper, row.status == "ranked"))
     return tuple(bars)
+
+
+def distinct_names(rows: Sequence[LeaderboardRow]) -> list[str]:
+    """Name each row; names that occur twice get their digest behind them."""
+    names = Counter(row.model.name for row in rows)
+    return [
+        row.model.name
+        if names[row.model.name] == 1
+        else f"{row.model.name} {row.model.key.removeprefix('sha256:')[:8]}"
+        for row in rows
+    ]
+
+
+class Axis(NamedTuple):
+    """The ratings that the chart spans, and those of them that are written below it."""
+
+    low: float
+    high: float
+    values: list[int]
+
+
+def axis_of(bars: Sequence[Bar], size: Size) -> Axis:
+    """Span all bars; write round ratings, evenly apart and so few that their labels have room.
+
+    >>> axis_of([Bar("x", 1000.0, 790.0, 1210.0, True)], "narrow").values
+    [800, 1000, 1200]
+    """
+    low, high = min(bar.lower for bar in bars) - _MARGIN, max(bar.upper for bar in bars) + _MARGIN
+    steps = (digit * 10**power for power in count(1) for digit in (1, 2, 5))
+    step = next(step for step in steps if (high - low) / step <= _MOST_STEPS[size])
+    return Axis(low, high, list(range(ceil(low / step) * step, floor(high) + 1, step)))
 
 
 def content_key(bars: Sequence[Bar]) -> str:
@@ -112,9 +146,25 @@ def _specification(bars: Sequence[Bar], theme: Theme, size: Size) -> dict[str, o
         ]
     )
     kinds = altair.Scale(domain=["ranked", "provisional"], range=[colours["accent"], colours["soft"]])
-    y = altair.Y("name:N", sort=[bar.name for bar in bars], title=None)
+    letter_px = _LETTER * _NAME_SIZES[size]
+    letters = int(_LABELS[size] / letter_px)
+    y = altair.Y(
+        "name:N",
+        sort=[bar.name for bar in bars],
+        title=None,
+        axis=altair.Axis(
+            labelExpr=f"length(datum.label) > {letters} ? slice(datum.label, 0, {letters - _TAIL - 1}) + '…' + "
+            f"slice(datum.label, -{_TAIL}) : datum.label"
+        ),
+    )
     colour = altair.Color("kind:N", scale=kinds, legend=None)
-    axis = altair.X("lower:Q", title="rating", scale=altair.Scale(zero=False, nice=True))
+    span = axis_of(bars, size)
+    axis = altair.X(
+        "lower:Q",
+        title="rating",
+        scale=altair.Scale(domain=[span.low, span.high], nice=False),
+        axis=altair.Axis(values=span.values, format="d", labelFlush=False),
+    )
     chart = altair.layer(
         altair.Chart(data)
         .mark_rule(strokeWidth=2, strokeCap="round")
@@ -139,14 +189,13 @@ def _specification(bars: Sequence[Bar], theme: Theme, size: Size) -> dict[str, o
         .configure_axisY(
             labelColor=colours["ink"],
             labelPadding=10,
-            minExtent=min(_LABELS[size], _LETTER * max((len(bar.name) for bar in bars), default=0)) + 10,
-            labelFontSize=13,
-            labelLimit=_LABELS[size],
+            minExtent=letter_px * min(letters, max(len(bar.name) for bar in bars)) + 10,
+            labelFontSize=_NAME_SIZES[size],
+            labelLimit=0,
             ticks=False,
             domain=False,
             grid=False,
         )
-        .configure_axisX(tickCount=8 if size == "wide" else 3, format="d")
     )
     specification: dict[str, object] = configured.to_dict()
     return specification

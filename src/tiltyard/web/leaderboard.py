@@ -243,6 +243,7 @@ _CSV_COLUMNS: Final = (
     "organization",
     "license",
     "behaviour",
+    "superseded",
     "notes",
 )
 
@@ -253,7 +254,8 @@ def to_csv(rows: Sequence[LeaderboardRow]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_CSV_COLUMNS)
     for row in rows:
-        values = {**row.to_json(), "notes": "; ".join(row.notes)}
+        superseded = "true" if row.model.superseded else "false"  # as in the JSON
+        values = {**row.to_json(), "superseded": superseded, "notes": "; ".join(row.notes)}
         writer.writerow([_inert(values[column]) for column in _CSV_COLUMNS])
     return out.getvalue()
 

@@ -7,7 +7,14 @@ from datetime import UTC, datetime
 from typing import Final
 
 from tiltyard.rating.leaderboard import Leaderboard, LeaderboardRow
-from tiltyard.web.charts import CHARTS_MISSING, HOW_TO_INSTALL, bars_of, content_key, describe
+from tiltyard.web.charts import (
+    CHARTS_MISSING,
+    HOW_TO_INSTALL,
+    bars_of,
+    content_key,
+    describe,
+    distinct_names,
+)
 from tiltyard.web.leaderboard_query import LeaderboardQuery, SortKey
 
 PAGE: Final = "/leaderboard"
@@ -214,13 +221,13 @@ def matrix(board: Leaderboard) -> list[MatrixRow]:
         score[i, j] = (wins + drawn / 2, total)
         score[j, i] = (losses + drawn / 2, total)
     made = []
-    for number, row in enumerate(rows, 1):
+    for number, (row, name) in enumerate(zip(rows, distinct_names(rows), strict=True), 1):
         node = place[row.model.key]
         cells = tuple(
             None if other is row else _cell(row, other, *score.get((node, place[other.model.key]), (0.0, 0)))
             for other in rows
         )
-        made.append(MatrixRow(number, row.model.name, cells))
+        made.append(MatrixRow(number, name, cells))
     return made
 
 

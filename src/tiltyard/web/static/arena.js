@@ -83,6 +83,7 @@ async function refresh() {
   document.title = page.title;
   battle.dataset.running = page.querySelector("[data-battle]")?.dataset.running ?? "false";
   document.getElementById("go-on").className = page.getElementById("go-on")?.className ?? "";
+  count(); // its place is new
   addCodeCopies();
 }
 
@@ -98,6 +99,8 @@ window.addEventListener("pageshow", () => setSending(false)); // back by the bro
 
 async function send(form, button) {
   if (sending) return;
+  const refused = form === field?.form ? tooLong() : "";
+  if (refused) return showError(refused);
   const fields = new URLSearchParams(new FormData(form, button));
   setSending(true);
   showError("");
@@ -128,12 +131,24 @@ field?.addEventListener("keydown", (event) => {
   }
 });
 
+// The field takes a text of any length: one that was cut by the browser would go out unseen.
+const limit = Number(field?.dataset.limit);
+const length = () => [...field.value.trim()].length; // as the server counts
+const inWords = (number) => number.toLocaleString("en");
+
+function tooLong() {
+  if (length() <= limit) return "";
+  return `The message has ${inWords(length())} characters; the arena takes ${inWords(limit)}. Shorten it.`;
+}
+
 function count() {
   const counter = document.querySelector("[data-counter]");
   if (!counter || !field) return;
-  const left = field.maxLength - field.value.length;
-  counter.hidden = left > field.maxLength / 5;
-  counter.textContent = `${left.toLocaleString("en")} left`;
+  const left = limit - length();
+  counter.hidden = left > limit / 5;
+  counter.textContent = left < 0 ? `${inWords(-left)} too many` : `${inWords(left)} left`;
+  counter.classList.toggle("over", left < 0);
+  showError(tooLong());
 }
 field?.addEventListener("input", count);
 
