@@ -178,7 +178,8 @@ class StartReport:
         """Show one line if the last one is old enough."""
         if progress.seconds - self._said.get(progress.worker, 0.0) >= SAY_EVERY_S:
             self._said[progress.worker] = progress.seconds
-            say(f"  starting {progress.worker}: {progress.seconds:.0f} s  {progress.line}")
+            line = progress.line.removeprefix(f"{progress.worker}: ")
+            say(f"  starting {progress.worker}: {progress.seconds:.0f} s  {line}")
 
 
 def show_workers(registry: Registry) -> None:
