@@ -41,7 +41,7 @@ class Running:
     log: EventLog
     registry: Registry
     client: ModelClient
-    """Asks the gateway of this very process, as a user would."""
+    """Asks the gateway of this very process, as a user would; blind, since the arena asks with it."""
 
 
 MakePages = Callable[[Running], Starlette]
@@ -73,7 +73,7 @@ async def serve_until_told(
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     told = asyncio.Event()
     with told_by_signals(told) as again:
-        registry, client = Registry(), ModelClient(url)
+        registry, client = Registry(), ModelClient(url, blind=True)
         launcher = LocalLauncher(
             registry,
             run_directory=settings.data_dir / "run",
