@@ -188,6 +188,13 @@ async def test_characters_are_never_broken_in_a_stream() -> None:
     assert [d for d in deltas if d] == ["月", "亮", "🌙", "é", "."]
 
 
+async def test_a_character_that_max_tokens_cuts_ends_in_the_replacement_character_streamed_or_whole() -> None:
+    async with toy_worker("é月") as worker, httpx2.AsyncClient(base_url=worker.url) as http:
+        stream = await ask(worker, completion(max_tokens=3))
+        whole = (await http.post("/v1/completions", json=completion(max_tokens=3, stream=False))).json()
+    assert texts(stream.frames) == whole["choices"][0]["text"] == "é\ufffd"
+
+
 async def test_a_stop_string_across_tokens_ends_the_answer_and_is_not_shown() -> None:
     async with toy_worker("one <|end|> two") as worker:
         stream = await ask(worker, chat(stop=["<|end|>", "nope"]))
