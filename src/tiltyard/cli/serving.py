@@ -17,7 +17,13 @@ from tiltyard import __version__
 from tiltyard.cli.address import OneAddress, listen
 from tiltyard.cli.progress import progress_on
 from tiltyard.cli.settings import Settings
-from tiltyard.cli.workers import fetch_models, prepare_data_directory, sole_server_of, worker_specs
+from tiltyard.cli.workers import (
+    check_machine,
+    fetch_models,
+    prepare_data_directory,
+    sole_server_of,
+    worker_specs,
+)
 from tiltyard.client import ModelClient
 from tiltyard.events.log import EventLog
 from tiltyard.fleet.launcher import LocalLauncher
@@ -49,7 +55,12 @@ MakePages = Callable[[Running], Starlette]
 
 def serve(settings: Settings, *, host: str | None, port: int | None, make_pages: MakePages | None) -> None:
     """Serve until Ctrl-C or SIGTERM; raises a `TiltyardError` when something keeps it from starting."""
-    listener = listen(host or settings.file.server.host, settings.file.server.port if port is None else port)
+    check_machine(settings)
+    listener = listen(
+        host or settings.file.server.host,
+        settings.file.server.port if port is None else port,
+        said_by="--host" if host else f"{settings.shown}: server.host",
+    )
     with listener:
         say(f"tiltyard {__version__}  settings {settings.path or 'as shipped'}")
         prepare_data_directory(settings)
