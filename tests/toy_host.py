@@ -41,6 +41,9 @@ class ByteTokenizer:
     def encode(self, text: str, *, special: bool) -> list[int]:
         return list(text.encode())
 
+    def least_tokens(self, text: str) -> int:
+        return len(text.encode())
+
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < END else b""
 

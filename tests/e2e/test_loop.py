@@ -16,6 +16,7 @@ QUESTION = "Name three rivers in Europe."
 def battle(url: str, *, choice: str = "a") -> dict[str, object]:
     """Open a battle, wait for both answers, vote; returns the reveal, with the battle's id."""
     with httpx2.Client(base_url=url, timeout=120) as client:
+        named = named_metrics(client)
         opened = client.post("/api/arena/battles", json={"messages": [{"role": "user", "content": QUESTION}]})
         assert opened.status_code == 201, opened.text
         name = opened.json()["battle"]
@@ -29,10 +30,15 @@ def battle(url: str, *, choice: str = "a") -> dict[str, object]:
                     ended.add(orjson.loads(line.removeprefix("data: "))["side"])
                 if ended == {"a", "b"}:
                     break
+        assert named_metrics(client) == named  # the metrics do not tell who is fighting
         vote = {"vote_token": opened.json()["vote_token"], "choice": choice}
         reveal = client.post(f"/api/arena/battles/{name}/vote", json=vote)
         assert reveal.status_code == 200, reveal.text
         return {**reveal.json(), "battle": name}
+
+
+def named_metrics(client: httpx2.Client) -> list[str]:
+    return [line for line in client.get("/metrics").text.splitlines() if "smollm2" in line]
 
 
 def test_an_answer_is_made_again_to_the_same_bytes_on_another_instruction_set(yard: Tiltyard) -> None:

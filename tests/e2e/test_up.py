@@ -162,5 +162,7 @@ def test_a_mistake_in_the_settings_names_the_file_and_the_key(tmp_path: Path) ->
     started = Tiltyard(tmp_path, "up", "--config", str(settings))
     assert started.ended() == 1
     assert started.lines == [
-        f"tiltyard: {settings}: identities.x.temperature: Extra inputs are not permitted"
+        f"tiltyard: {settings}: identities.x.temperature: there is no key temperature here; "
+        "known: model, quantization, kv_precision, chat_template, system_prompt, sampling, organization, "
+        "license, description"
     ]

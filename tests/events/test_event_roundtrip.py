@@ -12,12 +12,14 @@ from event_samples import SOURCE, projections_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from tiltyard.errors import Conflict
 from tiltyard.events.envelope import TYPES
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import EVENT_TYPES, ContentRef, EventData, Seed
 from tiltyard.identity.canonical import canonical_json
+from tiltyard.identity.manifest import DefaultSampling
 
 SAFE = 2**53 - 1
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=20)
@@ -56,10 +58,22 @@ def values_of(annotation: object) -> st.SearchStrategy[object]:
     return simple[annotation]  # type: ignore[index]
 
 
+def bounded(field: FieldInfo) -> st.SearchStrategy[object]:
+    """Make values of a sampling setting, which has a range."""
+    limits = {key: getattr(m, key) for m in field.metadata for key in ("ge", "gt", "le") if hasattr(m, key)}
+    low, high = limits.get("ge", limits.get("gt")), limits["le"]
+    if isinstance(field.default, float):
+        return st.floats(low, high, exclude_min="gt" in limits)
+    return st.integers(low, high) if field.default is not None else st.none() | st.integers(low, high)
+
+
 def models_of(model: type[BaseModel]) -> st.SearchStrategy[BaseModel]:
     fields = {}
     for name, field in model.model_fields.items():
         annotation: object = field.annotation
+        if model is DefaultSampling:
+            fields[name] = bounded(field)
+            continue
         if field.metadata and annotation is int:
             annotation = Seed
         fields[name] = values_of(annotation)

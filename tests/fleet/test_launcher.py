@@ -140,6 +140,17 @@ async def test_a_worker_that_cannot_load_says_why_and_takes_the_others_down(
             pytest.fail("it must not start")
 
 
+async def test_a_worker_that_cannot_load_is_not_blamed_for_an_earlier_ones_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "one.log").write_text("error: yesterday's reason\n")
+    monkeypatch.setattr(f"{__name__}.STAND_IN", (sys.executable, "-c", "raise SystemExit(1)"))
+    with pytest.raises(WorkerFailed, match="worker one did not start: it said nothing "):
+        async with launched(tmp_path, "one"):
+            pytest.fail("it must not start")
+
+
 async def test_a_command_that_does_not_exist_is_one_clear_error(tmp_path: Path) -> None:
     registry = Registry()
     launcher = LocalLauncher(registry, run_directory=tmp_path, command=["/nowhere/python"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import Message
 
+from tiltyard.client import ModelClient
+from tiltyard.events.schema import GenerationFinished
 from tiltyard.fleet.registry import Registry
 from tiltyard.gateway.app import create_gateway
 from tiltyard.gateway.body import MAX_BODY_BYTES
@@ -202,6 +205,34 @@ def test_metrics_count_what_was_answered(stage: Stage) -> None:
     assert metric(stage, "tiltyard_worker_up", worker="stand-in-0") == 1
     assert metric(stage, "tiltyard_worker_unfinished_tokens", worker="stand-in-0") == 0
     assert metric(stage, "tiltyard_generations_in_flight", identity="plain") == 0
+
+
+def test_the_metrics_do_not_tell_who_answers_a_battle(stage: Stage) -> None:
+    def named() -> list[str]:
+        lines = httpx2.get(stage.url + "/metrics").text.splitlines()
+        return [line for line in lines if any(name in line for name in ("plain", "warm", "stand-in-0"))]
+
+    blind = {"endpoint": "chat.completions", "identity": "blind", "outcome": "cancelled"}
+    ended = metric(stage, "tiltyard_generations_total", **blind)
+    before = named()
+    messages = [{"role": "user", "content": "!count 100000"}]
+
+    async def battle() -> None:
+        async with ModelClient(stage.url, blind=True) as client, client.stream_chat("warm", messages) as side:
+            await anext(aiter(side))
+            assert named() == before
+            assert metric(stage, "tiltyard_generations_in_flight", identity="blind") == 1
+            assert metric(stage, "tiltyard_worker_unfinished_tokens", worker="blind") > 0
+            assert side.identity == stage.workers[0].identities["warm"].behaviour
+
+    first = stage.log.last_sequence()
+    asyncio.run(battle())
+    while metric(stage, "tiltyard_generations_total", **blind) == ended:
+        pass  # the gateway notices that its client has gone
+    assert named() == before
+    (event,) = stage.log.read(after=first)
+    assert isinstance(event.data, GenerationFinished)
+    assert event.data.identity == "warm"
 
 
 def test_the_schema_describes_the_requests(stage: Stage) -> None:

@@ -131,6 +131,11 @@ async def test_a_client_that_goes_frees_the_worker(stage: Stage) -> None:
         ('{"type": "turn", "model": "gpt", "content": "x"}', "model_not_found", "available: chat"),
         ('{"type": "turn", "model": "chat", "content": "x", "n": 2}', "invalid_value", "n has no meaning"),
         ('{"type": "turn", "model": "chat", "content": "x", "tmp": 1}', "unknown_parameter", "unknown field"),
+        (
+            '{"type": "turn", "model": "chat", "content": 5}',
+            "invalid_value",
+            "content is 5; it must be a string",
+        ),
         ('{"type": "turn", "model": "chat", "content": "!refuse"}', "context_length_exceeded", "too long"),
         ('{"type": "turn", "model": "chat", "content": "!error 1"}', "engine_failed", "broke"),
     ],
@@ -179,10 +184,36 @@ async def test_a_mistake_of_ours_closes_the_socket_and_is_in_the_servers_log(
     assert "a mistake of ours" in str(logged.exc_info)
 
 
-async def test_a_page_of_somebody_else_may_not_open_the_socket(stage: Stage) -> None:
-    with pytest.raises((InvalidStatus, ConnectionClosed)):
-        async with opened(stage, origin="https://evil.example") as socket:
-            await socket.recv()
+async def test_wrong_content_is_called_content_wherever_it_would_stand(stage: Stage) -> None:
+    async with opened(stage) as socket:
+        await turn(socket, model="chat", content="hello")
+        await answer(socket)
+        await turn(socket, content=[{"type": "image_url"}])
+        error = (await answer(socket))[1]["error"]
+    assert isinstance(error, dict)
+    assert (error["param"], error["code"]) == ("content", "unsupported_parameter")
+    assert error["message"].startswith("content: part 0 is of type")
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [({"Host": "evil.example"}, "host_refused"), ({"Origin": "https://evil.example"}, "origin_refused")],
+)
+async def test_a_page_of_somebody_else_may_not_open_the_socket(
+    stage: Stage, headers: dict[str, str], code: str
+) -> None:
+    host, port = stage.url.removeprefix("http://").split(":")
+    url = f"ws://{headers.get('Host', host)}/v1/chat/ws"
+    origin = headers.get("Origin")
+    with pytest.raises(InvalidStatus) as refused:
+        async with connect(url, host=host, port=int(port), origin=origin, proxy=None):  # type: ignore[arg-type]
+            pytest.fail("it was opened")
+    response = refused.value.response
+    assert response.status_code == 403
+    assert json.loads(response.body or b"")["error"]["code"] == code
+
+
+async def test_our_own_pages_may_open_the_socket(stage: Stage) -> None:
     async with opened(stage, origin=stage.url) as socket:
         await turn(socket, model="chat", content="ours")
         assert (await answer(socket))[0] == "ours"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import random
 import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
 from package_index import PackageIndex, wheel
 
 from tiltyard.errors import ConfigurationError, DigestMismatch, FetchFailed, StorageFailed
@@ -266,6 +268,30 @@ def test_a_hub_file_is_fetched_checked_and_kept(tmp_path: Path, monkeypatch: pyt
     stand_in.content = None
     with pytest.raises(FetchFailed, match=r"hf:org/repo/b\.gguf could not be fetched: We couldn't connect$"):
         parse_source("hf:org/repo/b.gguf").fetch(tmp_path, None, SilentProgress())
+
+
+def test_a_hub_that_nobody_reaches_is_one_clear_line_and_its_librarys_warnings_are_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def download(*_arguments: str, **_options: str | None) -> str:
+        logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 1s [Retry 1/5].")
+        raise LocalEntryNotFoundError("we cannot find the requested files in the local cache")
+
+    class Offline:
+        @property
+        def hf_hub_download(self) -> Callable[..., str]:
+            logging.getLogger("huggingface_hub").setLevel(
+                logging.WARNING
+            )  # as the library, when it is loaded
+            return download
+
+    monkeypatch.setattr(hub, "installed_hub", Offline)
+    with pytest.raises(
+        FetchFailed,
+        match=r"hf:org/repo/b\.gguf could not be fetched: the hub cannot be reached; check the network, ",
+    ):
+        parse_source("hf:org/repo/b.gguf").fetch(tmp_path, None, SilentProgress())
+    assert caplog.records == []
 
 
 def test_a_missing_hub_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

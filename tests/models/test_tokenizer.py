@@ -91,6 +91,36 @@ def test_the_default_model_stops_at_end_of_turn_and_end_of_text(smollm2: Tokeniz
     assert smollm2.vocab_size == 49152
 
 
+VOCABULARIES = ["gpt-2", "llama-bpe", "llama-spm", "starcoder", "deepseek-coder", "mpt"]
+SHRINKING = st.sampled_from(
+    ["<|im_end|>", "\x1d" * 9, " " * 90, "\u2581" * 20, "</s>", "e\u0301", "=" * 99, "日本"]
+)
+
+
+@given(st.lists(st.text() | SHRINKING).map("".join), st.sampled_from(["smollm2", *VOCABULARIES]))
+@settings(max_examples=300, deadline=None)
+def test_no_text_has_fewer_tokens_than_its_length_says(
+    every: dict[str, Tokenizer], text: str, name: str
+) -> None:
+    assert every[name].least_tokens(text) <= len(every[name].encode(text, special=True))
+
+
+def test_a_long_text_is_known_to_be_long_without_tokens(smollm2: Tokenizer) -> None:
+    longest = max(len(smollm2.token_bytes(token)) for token in range(smollm2.vocab_size))
+    assert smollm2.least_tokens("a" * longest * 1000) == 1000
+    assert (
+        smollm2.least_tokens("\x1d" * 1_000_000)
+        == len(smollm2.encode("\x1d" * 1_000_000, special=False))
+        == 0
+    )
+
+
+@pytest.fixture(scope="session")
+def every(smollm2: Tokenizer, shared_data: Path) -> dict[str, Tokenizer]:
+    folder = shared_data / "serving/tokenizer/llama.cpp"
+    return {"smollm2": smollm2} | {name: load(folder / f"ggml-vocab-{name}.gguf") for name in VOCABULARIES}
+
+
 @given(st.text())
 @settings(max_examples=200, deadline=None)
 def test_any_text_comes_back_from_its_tokens(smollm2: Tokenizer, text: str) -> None:

@@ -144,6 +144,21 @@ async def test_a_prompt_that_takes_long_to_tokenize_holds_up_nobody_else(
         assert (await asking).done
 
 
+@pytest.mark.parametrize("body", [completion("y" * 600), chat("y" * 600)], ids=["completion", "chat"])
+async def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized(
+    body: Json, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(_text: str, **_options: bool) -> list[int]:
+        pytest.fail("it was tokenized")
+
+    async with toy_worker("Hi!") as worker, httpx2.AsyncClient(base_url=worker.url) as http:
+        monkeypatch.setattr(worker.service.host.tokenizer, "encode", never)
+        path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+        error = (await http.post(path, json=body)).json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert error["message"] == "prompt has 600 tokens or more; the model accepts 511. Shorten it."
+
+
 @pytest.mark.parametrize(
     "headers",
     [{"origin": "http://127.0.0.1"}, {"host": "rebound.example"}, {"host": "[::1"}],
@@ -171,6 +186,13 @@ async def test_characters_are_never_broken_in_a_stream() -> None:
         stream = await ask(worker, chat())
     deltas = [f["choices"][0]["delta"].get("content", "") for f in stream.frames[:-1]]
     assert [d for d in deltas if d] == ["月", "亮", "🌙", "é", "."]
+
+
+async def test_a_character_that_max_tokens_cuts_ends_in_the_replacement_character_streamed_or_whole() -> None:
+    async with toy_worker("é月") as worker, httpx2.AsyncClient(base_url=worker.url) as http:
+        stream = await ask(worker, completion(max_tokens=3))
+        whole = (await http.post("/v1/completions", json=completion(max_tokens=3, stream=False))).json()
+    assert texts(stream.frames) == whole["choices"][0]["text"] == "é\ufffd"
 
 
 async def test_a_stop_string_across_tokens_ends_the_answer_and_is_not_shown() -> None:

@@ -52,14 +52,14 @@ def is_protocol(path: str) -> bool:
     return any(path == prefix or path.startswith(prefix + "/") for prefix in PROTOCOL_PATHS)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Take the address before anything slow is done.
+def listen(host: str, port: int, *, said_by: str) -> socket.socket:
+    """Take the address before anything slow is done; `said_by` is the flag or key that names the host.
 
     Raises `ConfigurationError`: a host that is not loopback (there are no keys yet), a port in use.
     """
     if not is_loopback(host):
         raise ConfigurationError(
-            f"host {host!r} is not a loopback address, and there are no keys yet to keep strangers out; "
+            f"{said_by}: {host!r} is not a loopback address, and there are no keys yet to keep strangers out; "
             "use 127.0.0.1 (or a proxy that authenticates, in front of it)"
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

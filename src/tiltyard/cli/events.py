@@ -14,7 +14,7 @@ import click
 
 from tiltyard.cli.options import PlaceGroup, data_option
 from tiltyard.cli.settings import default_data_dir
-from tiltyard.errors import ContentMissing, NotFound, TiltyardError
+from tiltyard.errors import ContentMissing, NotFound
 from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
@@ -137,8 +137,7 @@ def verify(context: click.Context, *, head: str | None, content: bool, restored:
         report = log.verify(
             head=Head.parse(head) if head else None, check_contents=content, report=progress.show
         )
-    if report.fault is not None:
-        raise click.ClickException(f"FAULT: {report.fault.message}")
+    report.raise_if_faulty()
     click.echo(f"ok: {report.events:,} events under {report.seals:,} seals")
     if content:
         click.echo(f"words: {report.contents:,} read, {report.contents_erased:,} erased")
@@ -229,11 +228,8 @@ def _find(log: EventLog, wanted: str) -> list[StoredEvent]:
 @contextmanager
 def _opened(context: click.Context) -> Iterator[EventLog]:
     data, log_url = context.obj
-    try:
-        with EventLog.open(log_url or data / "log.db", keys=data / "keys.db", create=False) as log:
-            yield log
-    except TiltyardError as error:
-        raise click.ClickException(error.message) from error
+    with EventLog.open(log_url or data / "log.db", keys=data / "keys.db", create=False) as log:
+        yield log
 
 
 class _Progress:

@@ -17,7 +17,13 @@ from tiltyard import __version__
 from tiltyard.cli.address import OneAddress, listen
 from tiltyard.cli.progress import progress_on
 from tiltyard.cli.settings import Settings
-from tiltyard.cli.workers import fetch_models, prepare_data_directory, sole_server_of, worker_specs
+from tiltyard.cli.workers import (
+    check_machine,
+    fetch_models,
+    prepare_data_directory,
+    sole_server_of,
+    worker_specs,
+)
 from tiltyard.client import ModelClient
 from tiltyard.events.log import EventLog
 from tiltyard.fleet.launcher import LocalLauncher
@@ -41,7 +47,7 @@ class Running:
     log: EventLog
     registry: Registry
     client: ModelClient
-    """Asks the gateway of this very process, as a user would."""
+    """Asks the gateway of this very process, as a user would; blind, since the arena asks with it."""
 
 
 MakePages = Callable[[Running], Starlette]
@@ -49,7 +55,12 @@ MakePages = Callable[[Running], Starlette]
 
 def serve(settings: Settings, *, host: str | None, port: int | None, make_pages: MakePages | None) -> None:
     """Serve until Ctrl-C or SIGTERM; raises a `TiltyardError` when something keeps it from starting."""
-    listener = listen(host or settings.file.server.host, settings.file.server.port if port is None else port)
+    check_machine(settings)
+    listener = listen(
+        host or settings.file.server.host,
+        settings.file.server.port if port is None else port,
+        said_by="--host" if host else f"{settings.shown}: server.host",
+    )
     with listener:
         say(f"tiltyard {__version__}  settings {settings.path or 'as shipped'}")
         prepare_data_directory(settings)
@@ -73,7 +84,7 @@ async def serve_until_told(
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     told = asyncio.Event()
     with told_by_signals(told) as again:
-        registry, client = Registry(), ModelClient(url)
+        registry, client = Registry(), ModelClient(url, blind=True)
         launcher = LocalLauncher(
             registry,
             run_directory=settings.data_dir / "run",
@@ -178,7 +189,8 @@ class StartReport:
         """Show one line if the last one is old enough."""
         if progress.seconds - self._said.get(progress.worker, 0.0) >= SAY_EVERY_S:
             self._said[progress.worker] = progress.seconds
-            say(f"  starting {progress.worker}: {progress.seconds:.0f} s  {progress.line}")
+            line = progress.line.removeprefix(f"{progress.worker}: ")
+            say(f"  starting {progress.worker}: {progress.seconds:.0f} s  {line}")
 
 
 def show_workers(registry: Registry) -> None:

@@ -11,15 +11,19 @@ import tomllib
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, StringConstraints, ValidationError, model_validator
 
+from tiltyard.cli.settings_problems import NAME, problem_in
 from tiltyard.errors import ConfigurationError
 from tiltyard.identity.declaration import IdentityDeclaration, ModelDeclaration
-from tiltyard.identity.manifest import Frozen
+from tiltyard.identity.manifest import Frozen, Number, Whole
+from tiltyard.models.cache import normalized_digest
+from tiltyard.models.sources import parse_source
 
 FILE_NAME = "tiltyard.toml"
+DEFAULT = "the default settings"
 ENVIRONMENT = {
     "TILTYARD_CONFIG": "path of tiltyard.toml",
     "TILTYARD_DATA_DIR": "data directory (log, vault, identities)",
@@ -33,63 +37,75 @@ class ServerSettings(Frozen):
     """`[server]`: the one public address."""
 
     host: str = "127.0.0.1"
-    port: int = Field(default=8000, ge=0, le=65535)
-    drain_seconds: float = Field(default=30.0, ge=0)
+    port: Whole = Field(default=8000, ge=0, le=65535)
+    drain_seconds: Number = Field(default=30.0, ge=0)
     """How long answers in flight may go on after Ctrl-C."""
 
 
 class WorkerSettings(Frozen):
     """`[workers]`: how each worker process runs; nothing here can change a token."""
 
-    threads: int | Literal["auto"] = "auto"
+    threads: Annotated[Whole, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
     """`auto` shares the machine's cores evenly between the workers."""
     isa: Literal["auto", "scalar", "avx2"] = "auto"
-    kv_memory_mb: int = Field(default=768, ge=16)
-    max_batch_tokens: int = Field(default=256, ge=32)
-    max_sequences: int = Field(default=64, ge=1)
-    max_queue: int = Field(default=256, ge=1)
+    kv_memory_mb: Whole = Field(default=768, ge=16)
+    max_batch_tokens: Whole = Field(default=256, ge=32)
+    max_sequences: Whole = Field(default=64, ge=1)
+    max_queue: Whole = Field(default=256, ge=1)
 
 
 class ArenaSettings(Frozen):
     """`[arena]`: who competes, and when a rank is shown."""
 
     contestants: tuple[str, ...] = ()
-    minimum_votes: int = Field(default=10, ge=1)
+    minimum_votes: Whole = Field(default=10, ge=1)
     """A model with fewer votes says so instead of showing a rank."""
+
+
+Name = Annotated[str, StringConstraints(pattern=NAME)]
 
 
 class SettingsFile(Frozen):
     """The whole of `tiltyard.toml`."""
 
     server: ServerSettings = ServerSettings()
-    models: dict[str, ModelDeclaration]
-    identities: dict[str, IdentityDeclaration]
-    aliases: dict[str, str] = Field(default_factory=dict)
+    models: dict[Name, ModelDeclaration]
+    identities: dict[Name, IdentityDeclaration]
+    aliases: dict[Name, str] = Field(default_factory=dict)
     arena: ArenaSettings = ArenaSettings()
     workers: WorkerSettings = WorkerSettings()
 
     @model_validator(mode="after")
+    def sources_are_understood(self) -> SettingsFile:
+        """Every model says where it comes from, and its digest is one."""
+        for name, model in self.models.items():
+            try:
+                parse_source(model.source)
+                if model.sha256 is not None:
+                    normalized_digest(model.sha256)
+            except ConfigurationError as error:
+                raise ValueError(f"models.{name}.{error.param}: {error.message}") from None
+        return self
+
+    @model_validator(mode="after")
     def names_resolve(self) -> SettingsFile:
         """Every name that is used is declared."""
+        models, identities = ", ".join(self.models) or "none", ", ".join(self.identities) or "none"
         for name, identity in self.identities.items():
             if identity.model not in self.models:
                 raise ValueError(
-                    f"identities.{name}.model is {identity.model!r}; declared models: {sorted(self.models)}"
+                    f"identities.{name}.model: there is no model {identity.model!r}; declared: {models}"
                 )
         for alias, target in self.aliases.items():
             if target not in self.identities:
-                raise ValueError(
-                    f"aliases.{alias} is {target!r}; declared identities: {sorted(self.identities)}"
-                )
+                raise ValueError(f"aliases.{alias}: there is no identity {target!r}; declared: {identities}")
             if alias in self.identities:
-                raise ValueError(f"aliases.{alias} hides the identity of the same name; rename one of them")
+                raise ValueError(f"aliases.{alias}: an identity has this name; rename one of them")
         for name in self.arena.contestants:
             if name not in self.identities:
-                raise ValueError(
-                    f"arena.contestants names {name!r}; declared identities: {sorted(self.identities)}"
-                )
+                raise ValueError(f"arena.contestants: there is no identity {name!r}; declared: {identities}")
         if len(set(self.arena.contestants)) != len(self.arena.contestants):
-            raise ValueError("arena.contestants names an identity twice")
+            raise ValueError("arena.contestants: an identity is named twice")
         return self
 
 
@@ -104,6 +120,11 @@ class Settings:
     """Relative paths in the file start here."""
     data_dir: Path
     cache_dir: Path
+
+    @property
+    def shown(self) -> str:
+        """What errors call the file."""
+        return str(self.path or DEFAULT)
 
     @property
     def models(self) -> dict[str, ModelDeclaration]:
@@ -159,10 +180,14 @@ def load_settings(path: Path | None = None, *, data_dir: Path | None = None) -> 
     if found is None:
         text = resources.files("tiltyard.cli").joinpath("default.toml").read_text(encoding="utf-8")
     else:
-        text = found.read_text(encoding="utf-8")
-    shown = str(found or "the default settings")
+        try:
+            text = found.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigurationError(f"{found} cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError as error:
+            raise ConfigurationError(f"{found} is not UTF-8 at byte {error.start:,}") from None
     return Settings(
-        file=parse(text, shown),
+        file=parse(text, str(found or DEFAULT)),
         path=found.resolve() if found else None,
         base_dir=found.resolve().parent if found else Path.cwd(),
         data_dir=data,
@@ -179,6 +204,4 @@ def parse(text: str, shown: str) -> SettingsFile:
     try:
         return SettingsFile.model_validate(table)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise ConfigurationError(f"{shown}: {where}: {first['msg']}") from None
+        raise ConfigurationError(f"{shown}: {problem_in(error, SettingsFile)}") from None

@@ -40,6 +40,23 @@ def prepare_data_directory(settings: Settings) -> None:
         )
 
 
+def check_machine(settings: Settings) -> None:
+    """Look for what the settings name, before anything slow; raises `ConfigurationError` naming the key."""
+    for name, identity in settings.identities.items():
+        path = Path(located(identity, settings.base_dir).chat_template)
+        if identity.chat_template not in ("model", "off") and not path.is_file():
+            raise ConfigurationError(
+                f"{settings.shown}: identities.{name}.chat_template: there is no file {path}; "
+                'it must be "model", "off" or the path of a Jinja file'
+            )
+    wanted_mb, memory_mb = settings.file.workers.kv_memory_mb, memory_bytes() >> 20
+    if wanted_mb > memory_mb:
+        raise ConfigurationError(
+            f"{settings.shown}: workers.kv_memory_mb: this is {wanted_mb:,} for each worker; "
+            f"the machine has {memory_mb:,} MB in all"
+        )
+
+
 @contextmanager
 def sole_server_of(data_dir: Path) -> Iterator[None]:
     """Keep other servers off this data directory for the length of the block; a killed one holds it no more.
@@ -118,6 +135,11 @@ def located(identity: IdentityDeclaration, base_dir: Path) -> IdentityDeclaratio
         return identity
     path = (base_dir / Path(identity.chat_template).expanduser()).resolve()
     return identity.model_copy(update={"chat_template": str(path)})
+
+
+def memory_bytes() -> int:
+    """Memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def cores() -> int:

@@ -15,7 +15,7 @@ from tiltyard.client.failures import error_from_body, error_from_response, error
 from tiltyard.errors import InvalidRequest, UpstreamFailed
 from tiltyard.identity.canonical import Json
 from tiltyard.wire.sse import DONE, SseParser
-from tiltyard.wire.worker import HEADER_GENERATION, HEADER_IDENTITY
+from tiltyard.wire.worker import HEADER_BLIND, HEADER_GENERATION, HEADER_IDENTITY
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 KEEP_IDLE_S = 2.0
@@ -169,6 +169,8 @@ class ModelClient:
                 async for text in stream:
                     print(text, end="")
             print(stream.identity, stream.finish_reason)
+
+    A `blind` one, as the arena has, keeps out of the server's metrics who answered it.
     """
 
     def __init__(
@@ -176,17 +178,21 @@ class ModelClient:
         base_url: str = DEFAULT_URL,
         *,
         api_key: str | None = None,
+        blind: bool = False,
         timeout_s: float = 600.0,
         connect_timeout_s: float = 5.0,
     ) -> None:
         root = base_url.rstrip("/")
         self.base_url = root if root.endswith("/v1") else root + "/v1"
+        headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+        if blind:
+            headers[HEADER_BLIND] = "1"
         self._http = httpx2.AsyncClient(
             timeout=httpx2.Timeout(timeout_s, connect=connect_timeout_s, pool=None),
             limits=httpx2.Limits(
                 max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEEP_IDLE_S
             ),
-            headers={} if api_key is None else {"authorization": f"Bearer {api_key}"},
+            headers=headers,
             trust_env=not _is_loopback(root),  # a proxy of the environment cannot reach our own loopback
         )
 

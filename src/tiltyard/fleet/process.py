@@ -46,11 +46,12 @@ class Ready:
 
 
 class WorkerProcess:
-    """A running child; its output goes to `<run>/<worker>.log`."""
+    """A running child; its output goes to `<run>/<worker>.log`, behind that of earlier children."""
 
-    def __init__(self, spec: WorkerSpec, process: Process, log: Path) -> None:
+    def __init__(self, spec: WorkerSpec, process: Process, log: Path, log_start: int) -> None:
         self.spec = spec
         self.log = log
+        self._log_start = log_start
         self._process = process
         self._began = time.monotonic()
 
@@ -61,6 +62,7 @@ class WorkerProcess:
         try:
             path = _write_spec(spec, run_directory)
             with log.open("ab") as output:
+                log_start = output.tell()
                 process = await asyncio.create_subprocess_exec(
                     *command,
                     str(path),
@@ -71,7 +73,7 @@ class WorkerProcess:
                 )
         except OSError as error:
             raise ConfigurationError(f"worker {spec.worker} cannot be started: {error}") from error
-        return cls(spec, process, log)
+        return cls(spec, process, log, log_start)
 
     async def until_ready(self, timeout_s: float, report: Callable[[LaunchProgress], None]) -> Ready:
         """Wait for the ready file; raises `WorkerFailed` when the child ends first or takes too long."""
@@ -128,7 +130,7 @@ class WorkerProcess:
         try:
             with self.log.open("rb") as stream:
                 size = stream.seek(0, 2)
-                stream.seek(max(0, size - TAIL_BYTES))
+                stream.seek(max(self._log_start, size - TAIL_BYTES))
                 text = stream.read().decode("utf-8", errors="replace")
         except FileNotFoundError:  # somebody tidied up; the worker itself is not to blame
             return []

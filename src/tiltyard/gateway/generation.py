@@ -22,6 +22,7 @@ from tiltyard.gateway.door import DEFAULT_TENANT, Door
 from tiltyard.gateway.record import Asked, Ending, event_of, said
 from tiltyard.identity.canonical import Json, canonical_json
 from tiltyard.router.router import Lease
+from tiltyard.telemetry.metrics import BLIND
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
 from tiltyard.wire.worker import HEADER_GENERATION, HEADER_IDENTITY, HEADER_TENANT
 
@@ -48,6 +49,7 @@ class Generation:
         *,
         tenant: str = DEFAULT_TENANT,
         traceparent: str | None = None,
+        blind: bool = False,
     ) -> None:
         self.id = new_generation_id()
         self.request = request
@@ -58,6 +60,9 @@ class Generation:
         self._tenant = tenant
         self._traceparent = traceparent
         self.identity_name = door.router.resolve(request.model)
+        self._blind = blind
+        self._label = BLIND if blind else self.identity_name
+        """What the metrics call the identity."""
         self._route = door.router.choose(self.identity_name)
         self.seed = draw_seed() if request.seed is None else request.seed
         self.collected = Collected(request.n)
@@ -88,7 +93,7 @@ class Generation:
         door = self._door
         end: FinishReason = "failed"
         error: str | None = "internal_error"
-        with door.metrics.in_flight.labels(self.identity_name).track_inprogress():
+        with door.metrics.in_flight.labels(self._label).track_inprogress():
             try:
                 async with aclosing(self._relay()) as frames:
                     async for chunk in frames:
@@ -137,7 +142,7 @@ class Generation:
             begun = False
             name = self._route.worker.name
             try:
-                with self._door.router.lease(name, self._estimated_tokens()) as lease:
+                with self._door.router.lease(name, self._estimated_tokens(), blind=self._blind) as lease:
                     self._reached_before |= self._attempt.reached
                     self._attempt = Attempt(self._door.http, self._route, self.endpoint)
                     async with aclosing(self._attempt.frames(*self._for_worker())) as frames:
@@ -212,7 +217,7 @@ class Generation:
         return prompt, log.content(subject, canonical_json(words))
 
     def _measure(self, event: GenerationFinished) -> None:
-        metrics, name = self._door.metrics, event.identity
+        metrics, name = self._door.metrics, self._label
         outcome = event.choices[0].finish_reason if event.error is None else "failed"
         metrics.requests.labels(event.endpoint, name, outcome).inc()
         metrics.duration_s.labels(event.endpoint, name).observe(event.total_ms / 1000)

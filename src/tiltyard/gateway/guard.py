@@ -38,10 +38,7 @@ class Guard:
             send = _with_request_id(send, headers.get(b"x-request-id", ""))
         if (refusal := self._refusal(scope, headers)) is None:
             await self.app(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await receive()
-            await send({"type": "websocket.close", "code": 1008, "reason": refusal.message[:120]})
-        else:
+        else:  # a WebSocket's handshake is answered as any other request
             await error_response(refusal)(scope, receive, send)
 
     def _refusal(self, scope: Scope, headers: dict[bytes, str]) -> Refused | None:

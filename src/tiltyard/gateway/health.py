@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.errors import UNAVAILABLE_RETRY_S
+from tiltyard.telemetry.metrics import BLIND
 
 
 def health_routes(door: Door) -> APIRouter:
@@ -37,10 +38,13 @@ def health_routes(door: Door) -> APIRouter:
     @routes.get("/metrics", summary="Prometheus metrics", response_class=Response)
     async def metrics() -> Response:
         """The gateway's metrics in Prometheus' text format."""
+        blind = 0
         for worker in door.router.registry.workers:
             door.metrics.worker_up.labels(worker.name).set(worker.alive)
-            unfinished = door.router.unfinished_tokens(worker.name)
-            door.metrics.worker_unfinished.labels(worker.name).set(unfinished)
+            shown = door.router.shown_tokens(worker.name)
+            door.metrics.worker_unfinished.labels(worker.name).set(shown)
+            blind += door.router.unfinished_tokens(worker.name) - shown
+        door.metrics.worker_unfinished.labels(BLIND).set(blind)
         return Response(door.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
     return routes

@@ -114,9 +114,16 @@ class Conversation:
             body["model"] = self._model
         if messages is None:
             messages = [*self._messages, {"role": "user", "content": content}]
-        return chat_request(
-            {**body, "messages": messages, "stream": True, "stream_options": {"include_usage": True}}
-        )
+        try:
+            return chat_request(
+                {**body, "messages": messages, "stream": True, "stream_options": {"include_usage": True}}
+            )
+        except InvalidRequest as error:
+            place = f"messages[{len(self._messages)}].content"
+            if content is None or error.param != place:
+                raise
+            message = error.message.replace(place, "content")
+            raise InvalidRequest(message, param="content", code=error.code) from error
 
     async def _answer(self, generation: Generation) -> None:
         """Stream one answer; an answer that was stopped stays in the conversation as far as it came."""

@@ -7,9 +7,9 @@ only speed or cost; latency attaches to its digest. Neither is ever edited: a ch
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from tiltyard.identity.canonical import Digest, Json, digest_of_json
 
@@ -20,17 +20,22 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
 
-class DefaultSampling(Frozen):
-    """What applies when a request says nothing; every field can change a token."""
+Whole = Annotated[int, Field(strict=True)]
+"""A whole number; neither `true` nor `"5"` is one."""
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    max_tokens: int | None = None
+
+class DefaultSampling(Frozen):
+    """What applies when a request says nothing, in the ranges that a request has; every field can change a token."""
+
+    temperature: Number = Field(default=1.0, ge=0, le=2)
+    top_p: Number = Field(default=1.0, gt=0, le=1)
+    top_k: Whole = Field(default=0, ge=0, le=2**31 - 1)
+    min_p: Number = Field(default=0.0, ge=0, le=1)
+    repetition_penalty: Number = Field(default=1.0, gt=0, le=10)
+    presence_penalty: Number = Field(default=0.0, ge=-2, le=2)
+    frequency_penalty: Number = Field(default=0.0, ge=-2, le=2)
+    max_tokens: Whole | None = Field(default=None, ge=1, le=2**31 - 1)
 
 
 class Weights(Frozen):

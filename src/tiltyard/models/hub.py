@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -30,6 +32,22 @@ def installed_hub() -> Hub:
         ) from error
 
 
+UNREACHABLE = "LocalEntryNotFoundError"
+"""What the library raises, after some tries within about a minute, when nobody answers."""
+
+
+@contextmanager
+def _without_its_log() -> Iterator[None]:
+    """Keep the library's warnings, one or two for each try, out of the user's terminal."""
+    log = logging.getLogger("huggingface_hub")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
 def obtain_from_hub(
     repo: str,
     revision: str | None,
@@ -43,14 +61,18 @@ def obtain_from_hub(
     hub = (find_hub or installed_hub)()
     report.begin(f"fetching {file} from {repo} with huggingface_hub", None)
     try:
-        found = Path(hub.hf_hub_download(repo, file, revision=revision, local_dir=str(partial)))
+        download = hub.hf_hub_download  # loads the library's modules, which set up their log
+        with _without_its_log():
+            found = Path(download(repo, file, revision=revision, local_dir=str(partial)))
     # The library raises its own errors, its HTTP client's and the system's; each ends as one line.
     except Exception as error:
         if isinstance(error, OSError) and error.errno in DISK_FULL:
             with disk_errors(partial):
                 raise
-        first_line = (str(error).splitlines() or [type(error).__name__])[0]
-        raise FetchFailed(f"hf:{repo}/{file} could not be fetched: {first_line}") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        if type(error).__name__ == UNREACHABLE:  # its words are about its own cache
+            reason = "the hub cannot be reached; check the network, HTTPS_PROXY and HF_ENDPOINT"
+        raise FetchFailed(f"hf:{repo}/{file} could not be fetched: {reason}") from error
     finally:
         report.end()
     target = partial / found.name

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tiltyard.errors import InvalidRequest
+from tiltyard.errors import ContextTooLong, InvalidRequest
 from tiltyard.models.template import ChatTemplate, PlainTemplate
 from tiltyard.models.tokenizer import Tokenizer
 
@@ -19,24 +19,40 @@ def encode_messages(
     template: ChatTemplate | PlainTemplate,
     tokenizer: Tokenizer,
     messages: Sequence[Mapping[str, object]],
+    *,
+    most_tokens: int | None = None,
 ) -> list[int]:
     """Render a conversation and encode it: control tokens come from the template, never from the messages.
 
     For messages that do not spell control tokens the ids equal those of encoding the rendered text with
-    control tokens on, as Hugging Face does. Raises `InvalidRequest` (`param="messages"`).
+    control tokens on, as Hugging Face does. Raises `InvalidRequest` (`param="messages"`), and `ContextTooLong`
+    before a text is encoded that cannot have as few as `most_tokens`.
     """
     if isinstance(template, PlainTemplate):
-        return prompt_ids(tokenizer, template.render(messages), special=False)
+        text = template.render(messages)
+        refuse_too_long(tokenizer, text, most_tokens, "messages")
+        return prompt_ids(tokenizer, text, special=False)
 
     def render(conversation: Sequence[Mapping[str, object]]) -> str:
-        return template.render(
+        text = template.render(
             conversation, bos_token=_spelling(tokenizer.bos_id), eos_token=_spelling(tokenizer.eos_id)
         )
+        refuse_too_long(tokenizer, text, most_tokens, "messages")
+        return text
 
     def _spelling(token_id: int | None) -> str:
         return "" if token_id is None else tokenizer.token_text(token_id)
 
     return tokenizer.encode_segments(_segments(render, tokenizer, messages))
+
+
+def refuse_too_long(tokenizer: Tokenizer, text: str, most_tokens: int | None, param: str) -> None:
+    """Raise `ContextTooLong` for a text that cannot fit: megabytes would take seconds to encode."""
+    if most_tokens is not None and (least := tokenizer.least_tokens(text)) > most_tokens:
+        raise ContextTooLong(
+            f"prompt has {least:,} tokens or more; the model accepts {most_tokens:,}. Shorten it.",
+            param=param,
+        )
 
 
 def prompt_ids(tokenizer: Tokenizer, text: str, *, special: bool) -> list[int]:

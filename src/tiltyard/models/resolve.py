@@ -66,7 +66,11 @@ def resolve(
 
 
 def render_prompt(
-    resolved: ResolvedIdentity, tokenizer: Tokenizer, messages: Sequence[Mapping[str, object]]
+    resolved: ResolvedIdentity,
+    tokenizer: Tokenizer,
+    messages: Sequence[Mapping[str, object]],
+    *,
+    most_tokens: int | None = None,
 ) -> list[int]:
     """Turn a conversation into token ids: system prompt, template, encoding.
 
@@ -77,7 +81,7 @@ def render_prompt(
         message.get("role") == "system" for message in messages
     ):
         messages = [{"role": "system", "content": resolved.system_prompt}, *messages]
-    return encode_messages(resolved.template, tokenizer, messages)
+    return encode_messages(resolved.template, tokenizer, messages, most_tokens=most_tokens)
 
 
 def stored_types(gguf: GgufFile) -> tuple[str, ...]:

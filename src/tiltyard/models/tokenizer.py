@@ -14,7 +14,7 @@ from enum import IntEnum
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.models import BPE
-from tokenizers.normalizers import Prepend, Replace
+from tokenizers.normalizers import NFC, Prepend, Replace
 from tokenizers.normalizers import Sequence as NormalizerSequence
 
 from tiltyard.errors import InvalidRequest, ModelRejected
@@ -75,8 +75,17 @@ class Tokenizer:
         eos_id: int | None,
         add_bos: bool,
         digest: Digest,
+        longest: int,
+        dropped: bytes,
     ) -> None:
+        """Take over a checked vocabulary.
+
+        `longest` is the most bytes of text that one token stands for, `dropped` the bytes that none stands for.
+        """
         self._fast = fast
+        self._longest = longest
+        self._dropped = dropped
+        self._nfc = isinstance(fast.normalizer, NFC)
         self._tokens = tokens
         self._pieces = pieces
         self.control_tokens = control
@@ -119,6 +128,16 @@ class Tokenizer:
             else:
                 ids += self._encode_plain(segment)
         return ids
+
+    def least_tokens(self, text: str) -> int:
+        """Return a number of tokens that a text has at least, without making them: its bytes over the longest's.
+
+        0 where nothing is known: a model's normalizer (NFC) may shorten a text that is not ASCII.
+        """
+        if self._nfc and not text.isascii():
+            return 0
+        spelled = text.encode("utf-8", "surrogatepass").translate(None, self._dropped)
+        return -(-len(spelled) // self._longest)
 
     def split_control(self, text: str) -> list[str | int]:
         """Cut text at its control tokens: `"<|im_end|>\\n"` gives `[2, "\\n"]`."""
@@ -254,7 +273,17 @@ class _Vocabulary:
             eos_id=eos_id,
             add_bos=self._flag("add_bos_token", add_bos) and bos_id is not None,
             digest=tokenizer_digest(self.gguf),
+            longest=max(map(self._most_text, self.tokens, decode)),
+            dropped=b"" if self.model == "llama" else self._dropped(),
         )
+
+    def _most_text(self, token: str, piece: bytes) -> int:
+        """Return the most bytes of text that become one token; in an answer a control token adds none of them."""
+        spelled = token in self.control or self.model == "llama"  # there a space is spelled with three bytes
+        return max(len(piece), len(token.encode()) if spelled else 0)
+
+    def _dropped(self) -> bytes:
+        return bytes(byte for character, byte in BYTE_ALPHABET.items() if character not in self.ids)
 
     # The two families.
 

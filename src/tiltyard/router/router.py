@@ -14,8 +14,10 @@ from tiltyard.wire.worker import IdentityStatus
 class Lease:
     """The tokens that a request may still cost its worker; they count against the worker until it ends."""
 
-    def __init__(self, tokens: int) -> None:
+    def __init__(self, tokens: int, *, blind: bool = False) -> None:
         self.tokens = tokens
+        self.blind = blind
+        """Whether nobody may see on which worker they count."""
 
     def progress(self, tokens: int = 1) -> None:
         """Count tokens that have come."""
@@ -74,9 +76,9 @@ class Router:
         return Route(worker, worker.url, worker.identities[identity])
 
     @contextmanager
-    def lease(self, worker: str, tokens: int) -> Iterator[Lease]:
+    def lease(self, worker: str, tokens: int, *, blind: bool = False) -> Iterator[Lease]:
         """Count `tokens` against a worker for the length of the block."""
-        lease = Lease(tokens)
+        lease = Lease(tokens, blind=blind)
         leases = self._leases.setdefault(worker, set())
         leases.add(lease)
         try:
@@ -87,6 +89,10 @@ class Router:
     def unfinished_tokens(self, worker: str) -> int:
         """Tokens that the requests in flight through this router may still cost a worker."""
         return sum(lease.tokens for lease in self._leases.get(worker, ()))
+
+    def shown_tokens(self, worker: str) -> int:
+        """As `unfinished_tokens`, without the blind ones."""
+        return sum(lease.tokens for lease in self._leases.get(worker, ()) if not lease.blind)
 
     def _load(self, worker: Worker) -> tuple[int, int]:
         reported = worker.status.unfinished_tokens if worker.status is not None else 0

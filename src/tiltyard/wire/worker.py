@@ -13,6 +13,8 @@ from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment
 HEADER_GENERATION = "x-tiltyard-generation"
 HEADER_IDENTITY = "x-tiltyard-identity"
 HEADER_TENANT = "x-tiltyard-tenant"
+HEADER_BLIND = "x-tiltyard-blind"
+"""Any value: the metrics, which everybody may read, count this request without saying who answers it."""
 # In the head of a worker's answer, for the gateway: an answer that is cut off never gets its last frame.
 HEADER_PROMPT_TOKENS = "x-tiltyard-prompt-tokens"
 HEADER_CACHED_TOKENS = "x-tiltyard-cached-tokens"

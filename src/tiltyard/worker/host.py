@@ -16,7 +16,7 @@ from tiltyard.identity.manifest import DefaultSampling, Deployment
 from tiltyard.identity.store import IdentityStore
 from tiltyard.kernels import BLOCK_TOKENS, NativeModel, choose_isa
 from tiltyard.models.gguf import GgufFile
-from tiltyard.models.prompt import prompt_ids
+from tiltyard.models.prompt import prompt_ids, refuse_too_long
 from tiltyard.models.resolve import ResolvedIdentity, render_prompt, resolve
 from tiltyard.models.tokenizer import Tokenizer
 from tiltyard.wire.worker import IdentityStatus
@@ -112,13 +112,15 @@ class ModelHost:
         return identity
 
     def encode_chat(self, identity: ServedIdentity, messages: Sequence[Mapping[str, object]]) -> list[int]:
-        """Messages to prompt tokens, as the identity's template says."""
-        return render_prompt(identity.resolved, self.tokenizer, messages)
+        """Messages to prompt tokens, as the identity's template says; `ContextTooLong` before megabytes are encoded."""
+        most = self.max_context_tokens - 1
+        return render_prompt(identity.resolved, self.tokenizer, messages, most_tokens=most)
 
     def encode_text(self, prompt: str | Sequence[int]) -> list[int]:
-        """A plain prompt to tokens; token ids stay as they are."""
+        """A plain prompt to tokens; token ids stay as they are. `ContextTooLong` before megabytes are encoded."""
         if not isinstance(prompt, str):
             return list(prompt)
+        refuse_too_long(self.tokenizer, prompt, self.max_context_tokens - 1, "prompt")
         return prompt_ids(self.tokenizer, prompt, special=True)
 
     def plan(self, identity: ServedIdentity, prompt: Sequence[int], request: AnswerRequest) -> AnswerPlan:
