@@ -48,7 +48,7 @@ class WorkerSettings(Frozen):
     threads: Annotated[Whole, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
     """`auto` shares the machine's cores evenly between the workers."""
     isa: Literal["auto", "scalar", "avx2"] = "auto"
-    kv_memory_mb: Whole = Field(default=768, ge=16)
+    kv_memory_mb: Whole = Field(default=512, ge=16)
     max_batch_tokens: Whole = Field(default=256, ge=32)
     max_sequences: Whole = Field(default=64, ge=1)
     max_queue: Whole = Field(default=256, ge=1)
