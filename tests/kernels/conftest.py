@@ -1,8 +1,7 @@
-"""The real models of the kernel tests, where they are found."""
+"""The real models of the kernel tests."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,22 +9,15 @@ from kernel_models import GgufWeights, read_gguf
 
 
 @pytest.fixture(scope="session")
-def data() -> Path:
+def data(shared_data: Path) -> Path:
     """The folder of real test data that is kept outside the repository."""
-    path = Path(os.environ.get("TILTYARD_DATA", Path(__file__).parents[3] / "shared" / "data"))
-    if not path.is_dir():
-        pytest.skip(f"no test data at {path}; set TILTYARD_DATA")
-    return path
+    return shared_data
 
 
 @pytest.fixture(scope="session")
-def default_model() -> GgufWeights:
-    """SmolLM2-135M-Instruct Q4_1: TILTYARD_TEST_MODEL, or where `tiltyard models pull` puts it."""
-    default = Path.home() / ".cache" / "tiltyard" / "models" / "SmolLM2-135M-Instruct.Q4_1.gguf"
-    path = Path(os.environ.get("TILTYARD_TEST_MODEL", default))
-    if not path.is_file():
-        pytest.skip(f"the default model is not at {path}; set TILTYARD_TEST_MODEL")
-    return read_gguf(path)
+def default_model(model_path: Path) -> GgufWeights:
+    """SmolLM2-135M-Instruct Q4_1, as this room's own small reader sees it."""
+    return read_gguf(model_path)
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ import pytest
 from arena_standin import entrant, serving
 from hypothesis import given
 from hypothesis import strategies as st
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 from tiltyard.client import ModelClient
 from tiltyard.errors import StorageFailed
@@ -415,7 +415,7 @@ def test_a_browser_without_scripts_sees_sorts_and_reads_all_of_it(start: Start, 
         assert "sort=votes" in page.url
         image = page.locator(".only-dark img")
         image.scroll_into_view_if_needed()
-        assert image.is_visible()
+        expect(image).to_be_visible()  # once it is loaded
         assert not page.locator(".only-light img").is_visible()
         box = image.bounding_box()
         assert box is not None
