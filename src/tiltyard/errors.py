@@ -19,6 +19,9 @@
     └── StorageFailed             507  the log or the disk refused a write
         └── LogTampered           500  a seal does not match the events under it
 
+What only one room can raise is drawn there: the door's 403, 405 and 413 in `gateway/errors.py`, a lost or failed
+worker in `gateway/attempt.py` and `fleet/process.py`. `docs/errors.md` lists every code.
+
 A message names the thing, the value, the limit and the next step.
 """
 
@@ -158,6 +161,10 @@ class LogTampered(StorageFailed):
     default_code = "log_tampered"
 
 
+UNAVAILABLE_RETRY_S = 2
+"""A worker that ended is started again in about this time."""
+
+
 class ErrorBody(TypedDict):
     """The inner object of OpenAI's error shape."""
 
@@ -176,5 +183,7 @@ def to_http(error: TiltyardError) -> tuple[int, dict[str, str], dict[str, ErrorB
     headers: dict[str, str] = {}
     if isinstance(error, Overloaded):
         headers["retry-after"] = str(max(1, round(error.retry_after_s)))
+    if isinstance(error, Unavailable):
+        headers["retry-after"] = str(UNAVAILABLE_RETRY_S)
     body = ErrorBody(message=error.message, type=error.kind, param=error.param, code=error.code)
     return error.status, headers, {"error": body}

@@ -3,7 +3,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx2
 import pytest
@@ -12,7 +11,6 @@ from arena_yard import CONTESTANTS, REPLAY, Yard, listen, open_battle
 
 from tiltyard.arena.transcript import SIDES, Limits
 from tiltyard.arena.voter import Voter, token_digest
-from tiltyard.errors import ContentMissing
 from tiltyard.events.ids import new_battle_id
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
@@ -20,7 +18,6 @@ from tiltyard.events.schema import (
     BattleTurnFinished,
     BattleTurnStarted,
     Contestant,
-    GenerationFinished,
     VoteCast,
 )
 
@@ -504,105 +501,6 @@ def test_an_arena_with_one_contestant_says_what_it_needs(open_yard: Callable[...
         page = visitor.get("/")
     assert page.status_code == 200
     assert "1 is ready now" in page.text
-
-
-def test_a_battle_survives_a_restart_of_the_arena(open_yard: Callable[..., Yard]) -> None:
-    before = open_yard()
-    with before.visitor() as visitor:
-        battle, token = open_battle(visitor, "Before?")
-        text = listen(visitor, battle).text
-        cookies = visitor.cookies
-    after = open_yard()
-    with after.visitor() as visitor:
-        visitor.cookies.update(cookies)
-        assert listen(visitor, battle).text == text
-        visitor.post(f"/api/arena/battles/{battle}/turns", json={"content": "After?"})
-        listen(visitor, battle)
-        sides = {model: messages for model, messages in after.models.asked if len(messages) == 3}
-        shown = vote(visitor, battle, token).json()
-    for side in ("a", "b"):
-        assert [message["content"] for message in sides[shown[side]["name"]]] == [
-            "Before?",
-            text[side],
-            "After?",
-        ]
-
-
-def test_a_battle_with_erased_words_is_closed(open_yard: Callable[..., Yard], log: EventLog) -> None:
-    before = open_yard()
-    with before.visitor() as visitor:
-        battle, token = open_battle(visitor, "A secret?")
-        listen(visitor, battle)
-        cookies = visitor.cookies
-    opened = log.find(BattleOpened, subject=battle)
-    assert opened is not None
-    assert isinstance(opened.data, BattleOpened)
-    generations = [event.data for event in log.read(types=[GenerationFinished])]
-    log.erase_subject(opened.data.voter)
-    for generation in generations:  # the answers were kept under the voter's key too
-        assert isinstance(generation, GenerationFinished)
-        assert generation.response is not None
-        with pytest.raises(ContentMissing):
-            log.read_content(generation.response)
-    after = open_yard()
-    with after.visitor() as visitor:
-        visitor.cookies.update(cookies)
-        page = visitor.get(f"/battles/{battle}")
-        assert page.status_code == 200
-        assert "Your words were erased." in page.text
-        assert "A secret?" not in page.text
-        assert vote(visitor, battle, token).status_code == 410
-
-
-def test_words_that_another_process_erases_are_gone_from_a_battle_in_memory(
-    yard: Yard, log: EventLog, tmp_path: Path
-) -> None:
-    for name in NAMES:
-        yard.models.answers[name] = lambda messages: ["You said: " + messages[-1]["content"]]
-    with yard.visitor() as visitor:
-        battle, token = open_battle(visitor, "A secret?")
-        assert listen(visitor, battle).text["a"] == "You said: A secret?"
-        opened = log.find(BattleOpened, subject=battle)
-        assert opened is not None
-        assert isinstance(opened.data, BattleOpened)
-        with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as another:
-            another.erase_subject(opened.data.voter)
-        page = visitor.get(f"/battles/{battle}").text
-        assert "Your words were erased." in page
-        assert "The words of this battle were erased, so it is closed." in page
-        assert "secret" not in page + listen(visitor, battle).raw
-        assert "Regenerate" not in page
-        assert vote(visitor, battle, token).status_code == 410
-
-
-def test_words_erased_while_the_answers_are_written_end_them(yard: Yard, log: EventLog) -> None:
-    gate = Gate()
-    held(yard.models, gate)
-    with yard.visitor() as visitor:
-        battle, _ = open_battle(visitor, "A secret?")
-        listen(visitor, battle, until=lambda heard: all(heard.text.values()))
-        opened = log.find(BattleOpened, subject=battle)
-        assert opened is not None
-        assert isinstance(opened.data, BattleOpened)
-        log.erase_subject(opened.data.voter)
-        page = visitor.get(f"/battles/{battle}").text
-        gate.open()
-    assert "first half" not in page
-    assert "secret" not in page
-    finished = log.find(BattleTurnFinished, subject=battle)
-    assert finished is not None
-
-
-def test_a_refused_write_is_told_and_nothing_is_acknowledged(yard: Yard, tmp_path: Path) -> None:
-    with yard.visitor() as visitor:
-        battle, token = open_battle(visitor)
-        listen(visitor, battle)
-        yard.log.close()
-        reply = vote(visitor, battle, token)
-        assert reply.status_code == 507
-        assert reply.json()["error"]["code"] == "storage_failed"
-    with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as again:
-        assert votes(again) == []
 
 
 def test_heartbeats_keep_a_silent_stream_open(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from tiltyard.cli.settings_problems import NAME, problem_in
 from tiltyard.errors import ConfigurationError
 from tiltyard.identity.declaration import IdentityDeclaration, ModelDeclaration
 from tiltyard.identity.manifest import Frozen, Number, Whole
-from tiltyard.models.cache import normalized_digest
+from tiltyard.models.cache import default_cache, normalized_digest
 from tiltyard.models.sources import parse_source
 
 FILE_NAME = "tiltyard.toml"
@@ -160,14 +160,6 @@ def default_data_dir() -> Path:
     return Path(base).expanduser() / "tiltyard"
 
 
-def default_cache_dir() -> Path:
-    """`TILTYARD_CACHE`, else `$XDG_CACHE_HOME/tiltyard`, else `~/.cache/tiltyard`."""
-    if path := os.environ.get("TILTYARD_CACHE"):
-        return Path(path).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "tiltyard"
-
-
 def load_settings(path: Path | None = None, *, data_dir: Path | None = None) -> Settings:
     """Find and read the settings; raises `ConfigurationError` that names the file, the key and the fix."""
     data = data_dir or default_data_dir()
@@ -191,7 +183,7 @@ def load_settings(path: Path | None = None, *, data_dir: Path | None = None) -> 
         path=found.resolve() if found else None,
         base_dir=found.resolve().parent if found else Path.cwd(),
         data_dir=data,
-        cache_dir=default_cache_dir(),
+        cache_dir=default_cache(),
     )
 
 

@@ -9,9 +9,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tiltyard.errors import InvalidRequest, NotFound, TiltyardError, Unavailable, to_http
+from tiltyard.errors import InvalidRequest, NotFound, TiltyardError, to_http
 
-UNAVAILABLE_RETRY_S = 2
 CLIENT_CLOSED = 499
 """Status for our own records of a client that hung up; nobody receives it."""
 
@@ -40,8 +39,6 @@ class MethodNotAllowed(InvalidRequest):
 def error_response(error: TiltyardError, headers: Mapping[str, str] | None = None) -> Response:
     """Answer with an error in OpenAI's shape."""
     status, extra, body = to_http(error)
-    if isinstance(error, Unavailable):
-        extra["retry-after"] = str(UNAVAILABLE_RETRY_S)
     return Response(orjson.dumps(body), status, {**extra, **(headers or {})}, media_type="application/json")
 
 

@@ -7,8 +7,8 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
+from tiltyard.errors import UNAVAILABLE_RETRY_S
 from tiltyard.gateway.door import Door
-from tiltyard.gateway.errors import UNAVAILABLE_RETRY_S
 from tiltyard.telemetry.metrics import BLIND
 
 

@@ -53,8 +53,8 @@ class Sidecar:
 def default_cache() -> Path:
     """Return `TILTYARD_CACHE`, or `tiltyard` in the user's cache directory."""
     if chosen := os.environ.get(CACHE_VARIABLE):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tiltyard"
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "tiltyard"
 
 
 def normalized_digest(text: str) -> Digest:

@@ -1,0 +1,136 @@
+"""What the log keeps of a battle: over a restart, after an erasure, when it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx2
+import pytest
+from arena_standin import Gate, StandIn
+from arena_yard import CONTESTANTS, Yard, listen, open_battle
+
+from tiltyard.errors import ContentMissing
+from tiltyard.events.log import EventLog
+from tiltyard.events.schema import (
+    BattleOpened,
+    BattleTurnFinished,
+    GenerationFinished,
+    VoteCast,
+)
+
+NAMES = [one.name for one in CONTESTANTS]
+DIGESTS = [one.behaviour for one in CONTESTANTS]
+
+
+def vote(visitor: httpx2.Client, battle: str, token: str, choice: str = "a") -> httpx2.Response:
+    return visitor.post(f"/api/arena/battles/{battle}/vote", json={"vote_token": token, "choice": choice})
+
+
+def held(models: StandIn, gate: Gate, *, after: str = "first half, ") -> None:
+    """Make every model say something, wait at the gate, and then say its own name."""
+    for name in models.identities:
+        models.answers[name] = lambda _messages, name=name: [after, gate, f"then {name[::-1]}."]
+
+
+def votes(log: EventLog) -> list[VoteCast]:
+    return [event.data for event in log.read(types=[VoteCast]) if isinstance(event.data, VoteCast)]
+
+
+def test_a_battle_survives_a_restart_of_the_arena(open_yard: Callable[..., Yard]) -> None:
+    before = open_yard()
+    with before.visitor() as visitor:
+        battle, token = open_battle(visitor, "Before?")
+        text = listen(visitor, battle).text
+        cookies = visitor.cookies
+    after = open_yard()
+    with after.visitor() as visitor:
+        visitor.cookies.update(cookies)
+        assert listen(visitor, battle).text == text
+        visitor.post(f"/api/arena/battles/{battle}/turns", json={"content": "After?"})
+        listen(visitor, battle)
+        sides = {model: messages for model, messages in after.models.asked if len(messages) == 3}
+        shown = vote(visitor, battle, token).json()
+    for side in ("a", "b"):
+        assert [message["content"] for message in sides[shown[side]["name"]]] == [
+            "Before?",
+            text[side],
+            "After?",
+        ]
+
+
+def test_a_battle_with_erased_words_is_closed(open_yard: Callable[..., Yard], log: EventLog) -> None:
+    before = open_yard()
+    with before.visitor() as visitor:
+        battle, token = open_battle(visitor, "A secret?")
+        listen(visitor, battle)
+        cookies = visitor.cookies
+    opened = log.find(BattleOpened, subject=battle)
+    assert opened is not None
+    assert isinstance(opened.data, BattleOpened)
+    generations = [event.data for event in log.read(types=[GenerationFinished])]
+    log.erase_subject(opened.data.voter)
+    for generation in generations:  # the answers were kept under the voter's key too
+        assert isinstance(generation, GenerationFinished)
+        assert generation.response is not None
+        with pytest.raises(ContentMissing):
+            log.read_content(generation.response)
+    after = open_yard()
+    with after.visitor() as visitor:
+        visitor.cookies.update(cookies)
+        page = visitor.get(f"/battles/{battle}")
+        assert page.status_code == 200
+        assert "Your words were erased." in page.text
+        assert "A secret?" not in page.text
+        assert vote(visitor, battle, token).status_code == 410
+
+
+def test_words_that_another_process_erases_are_gone_from_a_battle_in_memory(
+    yard: Yard, log: EventLog, tmp_path: Path
+) -> None:
+    for name in NAMES:
+        yard.models.answers[name] = lambda messages: ["You said: " + messages[-1]["content"]]
+    with yard.visitor() as visitor:
+        battle, token = open_battle(visitor, "A secret?")
+        assert listen(visitor, battle).text["a"] == "You said: A secret?"
+        opened = log.find(BattleOpened, subject=battle)
+        assert opened is not None
+        assert isinstance(opened.data, BattleOpened)
+        with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as another:
+            another.erase_subject(opened.data.voter)
+        page = visitor.get(f"/battles/{battle}").text
+        assert "Your words were erased." in page
+        assert "The words of this battle were erased, so it is closed." in page
+        assert "secret" not in page + listen(visitor, battle).raw
+        assert "Regenerate" not in page
+        assert vote(visitor, battle, token).status_code == 410
+
+
+def test_words_erased_while_the_answers_are_written_end_them(yard: Yard, log: EventLog) -> None:
+    gate = Gate()
+    held(yard.models, gate)
+    with yard.visitor() as visitor:
+        battle, _ = open_battle(visitor, "A secret?")
+        listen(visitor, battle, until=lambda heard: all(heard.text.values()))
+        opened = log.find(BattleOpened, subject=battle)
+        assert opened is not None
+        assert isinstance(opened.data, BattleOpened)
+        log.erase_subject(opened.data.voter)
+        page = visitor.get(f"/battles/{battle}").text
+        gate.open()
+    assert "first half" not in page
+    assert "secret" not in page
+    finished = log.find(BattleTurnFinished, subject=battle)
+    assert finished is not None
+
+
+def test_a_refused_write_is_told_and_nothing_is_acknowledged(yard: Yard, tmp_path: Path) -> None:
+    with yard.visitor() as visitor:
+        battle, token = open_battle(visitor)
+        listen(visitor, battle)
+        yard.log.close()
+        reply = vote(visitor, battle, token)
+        assert reply.status_code == 507
+        assert reply.json()["error"]["code"] == "storage_failed"
+    with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as again:
+        assert votes(again) == []
