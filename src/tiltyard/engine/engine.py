@@ -83,9 +83,11 @@ class Engine:
             counters=self.counters,
         )
         self._logits = np.empty((0, config.vocab_size), np.float32)
+        self._now_s = 0.0
 
-    def step(self) -> StepResult:
-        """Schedule, run, sample, emit."""
+    def step(self, now_s: float = 0.0) -> StepResult:
+        """Schedule, run, sample, emit. `now_s` is the caller's clock; it never goes back."""
+        self._now_s = now_s
         plan = self._scheduler.schedule()
         ready, logits = self._run(plan)
         sampled = sample(ready, logits)

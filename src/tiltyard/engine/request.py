@@ -7,6 +7,9 @@ from typing import Literal, NamedTuple
 
 Finish = Literal["stop", "length"]
 
+RequestClass = Literal["interactive", "agent", "batch"]
+"""How urgent a request is; the scheduler shares steps between classes by weight."""
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
@@ -47,6 +50,13 @@ class EngineRequest:
     """Behaviour digest, `/`, tenant: requests of one namespace may reuse each other's prefixes."""
     top_logprobs: int | None = None
     """`None`: no log-probabilities; 0: of the chosen token; k: also of the k most likely."""
+    tenant: str = "default"
+    """Who pays; served tokens are shared fairly between the tenants of a class."""
+    priority: RequestClass = "interactive"
+    queue_deadline_s: float | None = None
+    """Instant, in the clock of `Engine.step`, by which the request must have been admitted."""
+    deadline_s: float | None = None
+    """Instant by which it must have finished."""
 
 
 class EmittedToken(NamedTuple):

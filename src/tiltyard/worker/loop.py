@@ -126,7 +126,7 @@ class EngineLoop:
 
     def _step(self) -> None:
         started = self._clock()
-        result = self._engine.step()
+        result = self._engine.step(started)
         ended = self._clock()
         if ended > started:
             speed = result.batch_tokens / (ended - started)
