@@ -97,12 +97,14 @@ class ForwardPass {
 
     static size_t scales_in(int padded) { return round_up(padded / kQuantBlock, 8); }
     Activations rows_of(const Workspace::Quantized& rows, int padded) const {
-        return {rows.q.data(),          rows.scale.data(),  rows.sum.data(), rows.outlier.data(),
-                rows.outlier_at.data(), rows.values.data(), (size_t)padded,  scales_in(padded)};
+        return {rows.q.data(),       rows.scale.data(),      rows.sum.data(),
+                rows.outlier.data(), rows.outlier_at.data(), rows.values.data(),
+                (size_t)padded,      scales_in(padded),      rows.bias.data()};
     }
     static QuantizedBlocks blocks_of(Workspace::Quantized& rows, int padded, int row, int column) {
         const size_t v = (size_t)row * padded + column, b = row * scales_in(padded) + column / kQuantBlock;
-        return {&rows.q[v], &rows.scale[b], &rows.sum[b], &rows.outlier[b], &rows.outlier_at[b]};
+        return {&rows.q[v],       &rows.scale[b],      &rows.sum[b],
+                &rows.outlier[b], &rows.outlier_at[b], &rows.bias[b]};
     }
     static bool any_int8(std::initializer_list<const PackedMatrix*> users) {
         return std::any_of(users.begin(), users.end(), [](auto* m) { return takes_int8(m->form()); });
@@ -121,13 +123,14 @@ class ForwardPass {
                  float* out, int stride) const {
         const uint8_t* weights = w.tile(tile);
         const auto kernel = k_.tile[static_cast<int>(w.form())];
-        const bool unpack =
-            w.form() == WeightForm::q4 && t1 - t0 >= kUnpackRows && w.blocks() <= kUnpackBlocks;
+        const bool unpack = k_.unpack_q4 && w.form() == WeightForm::q4 && t1 - t0 >= kUnpackRows &&
+                            w.blocks() <= kUnpackBlocks;
         if (unpack) k_.unpack_q4(weights, w.blocks(), walker.unpacked);
-        alignas(32) float o[kTileTokens * kTileRows];
+        alignas(64) float o[kTileTokens * kTileRows];
         for (int t = t0; t < t1;) {
             // five rows as 3 + 2: a lone row would cost as much as three
-            const int n = t1 - t == 5 ? 3 : std::min(kTileTokens, t1 - t);
+            const int calls = (t1 - t + k_.tile_tokens - 1) / k_.tile_tokens,
+                      n = (t1 - t + calls - 1) / calls;
             if (unpack)
                 k_.tile_unpacked_q4(weights, walker.unpacked, w.blocks(), x.from(t), n, o);
             else
@@ -332,6 +335,7 @@ void Model::prepare(const Batch& b) {
             const size_t scales = rows * (size_t)round_up((int)padded / kQuantBlock, 8);
             q.q.assign(rows * padded, 0), q.values.assign(rows * padded, 0), q.outlier_at.assign(scales, 0);
             for (auto* floats : {&q.scale, &q.sum, &q.outlier}) floats->assign(scales, 0);
+            q.bias.assign(scales, 0);
         };
         work_.rows = 0;  // stays so if an allocation fails half way
         work_.residual.assign((size_t)rows * dim,
@@ -368,7 +372,7 @@ void Model::forward(const Batch& batch) {
     prepare(batch);
     // Shared with the threads: one that comes too late still finds the pass, and that it is over.
     const auto pass = std::make_shared<ForwardPass>(*this, batch);
-    pool_.run([pass](ThreadPool::Walk& walk) { pass->run(walk); });
+    pool_.walk([pass](ThreadPool::Walk& walk) { pass->run(walk); });
 }
 
 }  // namespace tiltyard

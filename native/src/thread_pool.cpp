@@ -66,9 +66,14 @@ void ThreadPool::settle() const {
     while (inside_.load() != 0) std::this_thread::yield();
 }
 
+void ThreadPool::run(const std::function<void(int)>& job) {
+    walk([&job](Walk& walk) { job(walk.thread); });
+    settle();
+}
+
 // A worker first says that it is inside, then looks whether the job is open; we close the job, then look
 // whether anybody is inside. In whichever order these four fall, nobody is in a job that is being replaced.
-void ThreadPool::run(Job job) {
+void ThreadPool::walk(Job job) {
     if (threads_ == 1) {
         Walk walk(*this, 0);
         return job(walk);

@@ -50,6 +50,7 @@ struct Workspace {
         std::vector<int8_t> q;
         std::vector<float> scale, sum, outlier, values;
         std::vector<uint8_t> outlier_at;
+        std::vector<int32_t> bias;
     };
     Quantized normed, attended, hidden;
     std::vector<float> partial_maximum, partial_total, partial_out;  // attention splits of long rows

@@ -1,4 +1,4 @@
-// SPMD threads: run(job) gives every thread a Walk through the phases of the job.
+// SPMD threads: run(job) calls job(thread) on each, walk(job) gives each a Walk through the phases of a job.
 //
 // A phase is a list of units. Each thread walks its own contiguous share, front to back, so that its memory
 // streams stay whole, and then steals from the tails of the others. A phase is over when its units are done,
@@ -26,10 +26,13 @@ class ThreadPool {
     ThreadPool& operator=(const ThreadPool&) = delete;
 
     int size() const { return threads_; }
-    // The job must not throw, and each thread must walk the same phases. One run at a time; the caller is
-    // thread 0. When run returns every unit is done, but a late thread may still be on its way out: what
-    // tells a walk its phases must not change before settle, nor die before the end of the pool.
-    void run(Job job);
+    // One run or walk at a time; the caller is thread 0; jobs must not throw.
+    //
+    // Returns when every call of job(thread) has ended. A thread that comes late is left out.
+    void run(const std::function<void(int)>& job);
+    // Each thread must walk the same phases. Returns when every unit is done, but a late thread may still be
+    // on its way out: what tells a walk its phases must not change before settle, nor die before the pool.
+    void walk(Job job);
     // Waits for late threads.
     void settle() const;
 
