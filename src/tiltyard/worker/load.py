@@ -7,8 +7,9 @@ from typing import Literal
 
 from tiltyard.errors import ModelRejected
 from tiltyard.kernels import NativeModel, choose_isa
-from tiltyard.models.architecture import LlamaArchitecture
+from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
+from tiltyard.worker.shape import native_shape
 
 SERVED_TYPES = frozenset(("F32", "F16", "Q4_0", "Q4_1", "Q8_0"))
 """Storage types that the kernels read."""
@@ -18,7 +19,7 @@ REQUANTIZED: dict[str, int | None] = {"as-stored": None, "q4_0": 2, "q8_0": 8}
 
 def load_native(
     gguf: GgufFile,
-    architecture: LlamaArchitecture,
+    architecture: Architecture,
     *,
     quantization: Literal["as-stored", "q4_0", "q8_0"],
     threads: int,
@@ -40,22 +41,7 @@ def load_native(
             )
     chosen = choose_isa(isa)
     try:
-        model = NativeModel(
-            n_layers=architecture.n_layers,
-            n_heads=architecture.n_heads,
-            n_kv_heads=architecture.n_kv_heads,
-            head_dim=architecture.head_dim,
-            dim=architecture.dim,
-            ff_dim=architecture.ff_dim,
-            vocab_size=architecture.vocab_size,
-            max_positions=architecture.max_positions,
-            norm_eps=architecture.norm_eps,
-            rope_base=architecture.rope_base,
-            rope_dim=architecture.rope_dim,
-            tied_embeddings=architecture.tied_embeddings,
-            threads=threads,
-            isa=chosen,
-        )
+        model = NativeModel(**native_shape(architecture), threads=threads, isa=chosen)
         total = sum(gguf.tensors[name].size_bytes for name in wanted)
         done = 0
         for name, shape in wanted.items():
