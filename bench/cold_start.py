@@ -25,12 +25,11 @@ import httpx2
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from workloads import WORDS
-
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.models.progress import SilentProgress
 from tiltyard.models.sources import DEFAULT_MODEL_SHA256, DEFAULT_MODEL_SOURCE, default_cache, parse_source
 from tiltyard.wire.worker import WorkerSpec
+from workloads import WORDS
 
 REQUESTS = 10
 PROMPT_WORDS = 64
@@ -41,6 +40,7 @@ def main() -> None:
     parser.add_argument("model", nargs="?", type=Path)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--quantization", default="as-stored")
+    parser.add_argument("--no-packed-cache", dest="packed", action="store_false")
     parser.add_argument("--starts", type=int, default=3)
     arguments = parser.parse_args()
     model = arguments.model or parse_source(DEFAULT_MODEL_SOURCE).fetch(
@@ -55,12 +55,12 @@ def main() -> None:
                 port=0,
                 ready_file=str(Path(folder) / "ready.json"),
                 model_path=str(model),
-                identities={
-                    "cold": IdentityDeclaration(model="cold", quantization=arguments.quantization)
-                },
+                identities={"cold": IdentityDeclaration(model="cold", quantization=arguments.quantization)},
                 threads=arguments.threads,
                 kv_memory_bytes=512 << 20,
                 identity_store=str(Path(folder) / "identities"),
+                packed_cache=str(Path(folder) / "packed") if arguments.packed else None,
+                packed_cache_bytes=4 << 30,
             )
             with running(spec, Path(folder)) as (url, seconds, load_s):
                 times = [first_token_ms(url, start * REQUESTS + i) for i in range(REQUESTS)]
@@ -98,7 +98,10 @@ def first_token_ms(url: str, number: int) -> float:
     words = " ".join(WORDS[(number * 7 + i * (number + 3)) % len(WORDS)] for i in range(PROMPT_WORDS))
     body = {
         "model": "cold",
-        "messages": [{"role": "system", "content": f"{number} {words}"}, {"role": "user", "content": "Go on."}],
+        "messages": [
+            {"role": "system", "content": f"{number} {words}"},
+            {"role": "user", "content": "Go on."},
+        ],
         "max_tokens": 4,
         "seed": number,
         "stream": True,
@@ -110,7 +113,12 @@ def first_token_ms(url: str, number: int) -> float:
             response.raise_for_status()
             ended = 0.0
             for line in response.iter_lines():
-                if not ended and line.startswith("data: ") and '"content":"' in line and '"content":""' not in line:
+                if (
+                    not ended
+                    and line.startswith("data: ")
+                    and '"content":"' in line
+                    and '"content":""' not in line
+                ):
                     ended = time.perf_counter()
     if not ended:
         raise SystemExit("no token came")
