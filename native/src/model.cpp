@@ -51,10 +51,9 @@ int checked_threads(int threads) {
 Model::Model(const ModelShape& shape, int threads, const std::string& isa)
     : shape_(checked(shape)),
       kernels_(kernels_for(isa)),
-      pool_(checked_threads(threads)),
       rope_(shape.rope_dim, shape.rope_base),
-      layers_(shape.layers) {
-    work_.counters = std::vector<Workspace::Counter>(shape.layers * 10 + 8);
+      layers_(shape.layers),
+      pool_(checked_threads(threads)) {
     const int group = shape.heads / shape.kv_heads;
     work_.scratch.resize(threads);
     for (auto& scratch : work_.scratch) {

@@ -67,7 +67,7 @@ PackedMatrix::PackedMatrix(const std::string& name, WeightForm form, const uint8
 }
 
 void PackedMatrix::pack_row(const std::string& name, GgmlType type, const uint8_t* raw, int row) {
-    const int at = packed_row(row), lane = at % 8, group = at % kTileRows / 8, in_tile = at % kTileRows;
+    const int at = packed_row(row), in_tile = at % kTileRows;
     uint8_t* tile = memory_.data() + (size_t)(at / kTileRows) * tile_bytes();
     if (!takes_int8(form_)) {
         const size_t size = block_bytes(type);
@@ -78,8 +78,7 @@ void PackedMatrix::pack_row(const std::string& name, GgmlType type, const uint8_
     for (int b = 0; b < columns_ / kQuantBlock;
          b++, tile += tile_block_bytes(form_), raw += block_bytes(type)) {
         if (form_ == WeightForm::q8) {
-            for (int j = 0; j < 8; j++)
-                std::memcpy(tile + group * 256 + j * 32 + lane * 4, raw + 2 + j * 4, 4);
+            for (int j = 0; j < 8; j++) std::memcpy(tile + j * 64 + in_tile * 4, raw + 2 + j * 4, 4);
             std::memcpy(tile + kQ8Scales + in_tile * 2, raw, 2);
             continue;
         }
@@ -93,7 +92,7 @@ void PackedMatrix::pack_row(const std::string& name, GgmlType type, const uint8_
         // register j holds, in a row's lane, k = 4j .. 4j+3 low and 16 + 4j .. high, so four bytes are copied
         // as they are.
         const uint8_t* nibbles = raw + (type == GgmlType::q4_0 ? 2 : 4);
-        for (int j = 0; j < 4; j++) std::memcpy(tile + group * 128 + j * 32 + lane * 4, nibbles + j * 4, 4);
+        for (int j = 0; j < 4; j++) std::memcpy(tile + j * 64 + in_tile * 4, nibbles + j * 4, 4);
         std::memcpy(tile + kQ4Scales + in_tile * 2, &scale, 2);
         std::memcpy(tile + kQ4Minima + in_tile * 2, &minimum, 2);
     }
@@ -114,7 +113,7 @@ void PackedMatrix::copy_tiles(uint8_t* out) const {
 }
 
 void PackedMatrix::decode(int row, float* out) const {
-    const int at = packed_row(row), lane = at % 8, group = at % kTileRows / 8, in_tile = at % kTileRows;
+    const int at = packed_row(row), in_tile = at % kTileRows;
     const uint8_t* tile = this->tile(at / kTileRows);
     const auto half = [](const uint8_t* p) {
         uint16_t h;
@@ -133,14 +132,14 @@ void PackedMatrix::decode(int row, float* out) const {
     for (int b = 0; b < columns_ / kQuantBlock; b++, tile += tile_block_bytes(form_), out += kQuantBlock) {
         if (form_ == WeightForm::q8) {
             const float scale = half(tile + kQ8Scales + in_tile * 2);
-            const auto* q = reinterpret_cast<const int8_t*>(tile) + group * 256 + lane * 4;
-            for (int k = 0; k < kQuantBlock; k++) out[k] = scale * (float)q[k / 4 * 32 + k % 4];
+            const auto* q = reinterpret_cast<const int8_t*>(tile) + in_tile * 4;
+            for (int k = 0; k < kQuantBlock; k++) out[k] = scale * (float)q[k / 4 * 64 + k % 4];
         } else {
             const float scale = half(tile + kQ4Scales + in_tile * 2),
                         minimum = half(tile + kQ4Minima + in_tile * 2);
-            const uint8_t* q = tile + group * 128 + lane * 4;
+            const uint8_t* q = tile + in_tile * 4;
             for (int k = 0; k < 16; k++) {
-                const uint8_t byte = q[k / 4 * 32 + k % 4];
+                const uint8_t byte = q[k / 4 * 64 + k % 4];
                 out[k] = scale * (float)(byte & 15) + minimum;
                 out[k + 16] = scale * (float)(byte >> 4) + minimum;
             }

@@ -50,6 +50,7 @@ struct Workspace {
         std::vector<int8_t> q;
         std::vector<float> scale, sum, outlier, values;
         std::vector<uint8_t> outlier_at;
+        std::vector<int32_t> bias;
     };
     Quantized normed, attended, hidden;
     std::vector<float> partial_maximum, partial_total, partial_out;  // attention splits of long rows
@@ -57,6 +58,7 @@ struct Workspace {
     struct ThreadScratch {
         std::vector<float> attention, outputs;  // of one attention unit; of one weight unit
         std::vector<uint8_t> unpacked;          // one q4 tile
+        Quantized normed;                       // a few rows that this thread norms for itself
     };
     std::vector<ThreadScratch> scratch;  // [threads]
     // one attention unit: a row, a kv head, one split of its positions
@@ -64,10 +66,6 @@ struct Workspace {
         int row, kv_head, split, splits, partial;  // partial: where its result waits, or -1
     };
     std::vector<AttentionUnit> units;
-    struct alignas(64) Counter {
-        std::atomic<int> next{0};
-    };
-    std::vector<Counter> counters;  // one a phase: the next unit to hand out
 };
 
 class Model {
@@ -120,7 +118,6 @@ class Model {
 
     const ModelShape shape_;
     const KernelTable& kernels_;
-    ThreadPool pool_;
     RopeTable rope_;
     MappedMemory weights_;             // all matrices, in the order in which a pass reads them
     PackedMatrix embedding_, output_;  // tied: output_ stays empty
@@ -131,6 +128,7 @@ class Model {
     Workspace work_;
     std::array<double, kOperators> seconds_{};
     std::mutex mutex_;  // one pass at a time, whoever calls
+    ThreadPool pool_;   // last: its threads may look at all of the above until they have ended
 };
 
 }  // namespace tiltyard
