@@ -107,6 +107,13 @@ class Model {
     // Packs at once; `raw` may go away afterwards. Names and layouts are GGUF's.
     void set_tensor(const std::string& name, GgmlType type, const uint8_t* raw, size_t bytes,
                     std::optional<GgmlType> requantize);
+    // A matrix as `packed_matrix` of an equal model gave its tiles, instead of set_tensor; `keeper` holds
+    // `tiles` until finish. Throws std::invalid_argument when size or checksum are not right.
+    void set_packed(const std::string& name, int form, const uint8_t* tiles, size_t bytes, uint64_t checksum,
+                    std::shared_ptr<const void> keeper);
+    // A matrix that has been set; throws std::invalid_argument for any other name.
+    const PackedMatrix& packed_matrix(const std::string& name);
+    uint64_t checksum(const uint8_t* data, size_t bytes);  // as set_packed wants it
     // Throws std::invalid_argument naming the tensors that are missing.
     void finish();
     void allocate_kv(int blocks, KvPrecision precision);

@@ -52,6 +52,8 @@ class WorkerSettings(Frozen):
     max_batch_tokens: Whole = Field(default=256, ge=32)
     max_sequences: Whole = Field(default=64, ge=1)
     max_queue: Whole = Field(default=256, ge=1)
+    packed_cache_mb: Whole = Field(default=4096, ge=0)
+    """Disk for packed weights under the cache directory; 0 keeps none."""
 
 
 class ArenaSettings(Frozen):

@@ -48,6 +48,9 @@ class WorkerSpec(WireModel):
     max_queue: int = 256
     identity_store: str
     """Root of the content-addressed files; the worker keeps its manifests there."""
+    packed_cache: str | None = None
+    """Directory of packed weights; `None`: keep none."""
+    packed_cache_bytes: int = 0
 
 
 class IdentityStatus(WireModel):
