@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from tiltyard.engine.penalties import SeenTokens
 from tiltyard.engine.prefix import Node
-from tiltyard.engine.request import EngineRequest
+from tiltyard.engine.request import EngineRequest, Finish
 
 
 class RunningSequence:
@@ -58,6 +58,13 @@ class RunningSequence:
     def unfinished_tokens(self) -> int:
         """Tokens still to run or to sample."""
         return self.pending + self.request.max_tokens - self.outputs
+
+    @property
+    def finish(self) -> Finish | None:
+        """Why the token sampled last ends the answer; `None` if it goes on."""
+        if self.outputs and self.tokens[-1] in self.request.stop_ids:
+            return "stop"
+        return "length" if self.outputs >= self.request.max_tokens else None
 
     def append(self, token: int) -> None:
         """Take a sampled token."""
