@@ -14,6 +14,7 @@ from tiltyard.engine.limits import check_sampling
 from tiltyard.engine.request import EmittedToken, EngineCounters, EngineRequest, StepResult
 from tiltyard.engine.scheduler import Plan, Scheduler
 from tiltyard.engine.sequence import RunningSequence
+from tiltyard.engine.speculation import Speculation, Speculator
 from tiltyard.engine.verify import Choice, Observer, sample_and_verify
 from tiltyard.errors import ConfigurationError, Conflict, ContextTooLong, InvalidRequest
 from tiltyard.kernels import BLOCK_TOKENS
@@ -30,6 +31,8 @@ class EngineConfig:
     max_context: int
     """Positions that the model knows: prompt and answer together."""
     observe: Observer | None = None
+    speculation: Speculation | None = None
+    """How to guess tokens ahead; `None`: not at all."""
 
     def __post_init__(self) -> None:
         for name in ("kv_blocks", "max_batch_tokens", "max_sequences", "vocab_size", "max_context"):
@@ -64,6 +67,9 @@ class Engine:
             max_sequences=config.max_sequences,
             counters=self.counters,
         )
+        self._speculator: Speculator | None = None
+        if config.speculation is not None:
+            self._speculator = Speculator(config.speculation, self._scheduler, self.counters)
         self._logits = np.empty((0, config.vocab_size), np.float32)
         self._now_s = 0.0
 
@@ -75,7 +81,7 @@ class Engine:
         batch = build_batch(plan.work, drafts)
         logits = self._run(plan, batch)
         choices = sample_and_verify(batch, logits, drafts, self.config.observe)
-        return self._emit(plan, batch, choices)
+        return self._emit(plan, batch, drafts, choices)
 
     def check(self, request: EngineRequest) -> None:
         """Raise `InvalidRequest` or `ContextTooLong` if this request can never run here."""
@@ -178,7 +184,10 @@ class Engine:
 
     def _draft(self, plan: Plan) -> Drafts:
         """Guesses for the sequences that are about to get a token, where the step has room for them."""
-        return {}
+        if self._speculator is None:
+            return {}
+        room = self.config.max_batch_tokens - sum(chunk for _, chunk in plan.work)
+        return self._speculator.propose(plan.work, room)
 
     def _run(self, plan: Plan, batch: Batch) -> NDArray[np.float32]:
         """One forward pass; returns logits (output rows, vocabulary). What was pending now has KV."""
@@ -195,10 +204,12 @@ class Engine:
             sequence.computed += chunk
         return logits
 
-    def _emit(self, plan: Plan, batch: Batch, choices: Sequence[Choice]) -> StepResult:
+    def _emit(self, plan: Plan, batch: Batch, drafts: Drafts, choices: Sequence[Choice]) -> StepResult:
         """Share what is now certain through the prefix tree, retire who has finished, and say what happened."""
         for sequence, _ in plan.work:
             self._scheduler.remember(sequence)
+        if self._speculator is not None:
+            self._speculator.learn(drafts, choices)
         for choice in choices:
             if choice.finish is not None:
                 self._retire(choice.sequence)
@@ -215,6 +226,8 @@ class Engine:
 
     def _retire(self, sequence: RunningSequence) -> None:
         del self._requests[sequence.request.request_id]
+        if self._speculator is not None:
+            self._speculator.forget(sequence)
         if sequence in self._scheduler.running:
             self._scheduler.running.remove(sequence)
             self._scheduler.release(sequence)
@@ -244,4 +257,6 @@ def _emitted(choice: Choice) -> EmittedToken:
         cached_tokens=sequence.cached_tokens or 0,
         first=choice.number == 1,
         kv_blocks=sequence.peak_blocks,
+        drafted_tokens=sequence.drafted_tokens,
+        accepted_tokens=sequence.accepted_tokens,
     )

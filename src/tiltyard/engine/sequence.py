@@ -17,9 +17,11 @@ class RunningSequence:
     """
 
     __slots__ = (
+        "accepted_tokens",
         "blocks",
         "cached_tokens",
         "computed",
+        "drafted_tokens",
         "path",
         "peak_blocks",
         "prompt_tokens",
@@ -42,6 +44,8 @@ class RunningSequence:
         self.peak_blocks = 0
         self.cached_tokens: int | None = None
         """Set at the first admission."""
+        self.drafted_tokens = 0
+        self.accepted_tokens = 0
         self.seen = SeenTokens(request.prompt, request.max_tokens) if request.sampling.penalizes else None
 
     @property
