@@ -57,6 +57,8 @@ class EngineRequest:
     """Instant, in the clock of `Engine.step`, by which the request must have been admitted."""
     deadline_s: float | None = None
     """Instant by which it must have finished."""
+    speculate: bool = True
+    """Whether tokens may be guessed ahead, where the engine does so; never changes a token."""
 
 
 class EmittedToken(NamedTuple):
@@ -72,6 +74,10 @@ class EmittedToken(NamedTuple):
     first: bool
     kv_blocks: int
     """Blocks that the request holds now, shared ones included."""
+    drafted_tokens: int = 0
+    """Tokens that were guessed ahead for this request, up to and with this step."""
+    accepted_tokens: int = 0
+    """Those of them that were right: each saved a step."""
 
 
 @dataclass(slots=True)
@@ -96,6 +102,11 @@ class EngineCounters:
     evicted_blocks: int = 0
     shared_blocks: int = 0
     """Blocks computed twice at the same time, of which one copy was given back."""
+    drafts: int = 0
+    """Times that tokens were guessed ahead for a request in a step."""
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    """Guessed tokens that were the ones sampled."""
     peak_batch_sequences: int = 0
     peak_batch_tokens: int = 0
 
@@ -109,6 +120,7 @@ class StepResult:
     """Requests that left the queue in this step, those readmitted after a preemption included."""
     preempted: tuple[str, ...] = ()
     batch_tokens: int = 0
+    """Rows run: tokens and guesses."""
     batch_sequences: int = 0
     batch: tuple[tuple[str, int], ...] = field(default=(), repr=False)
-    """`(request id, tokens run)` for each sequence of the batch."""
+    """`(request id, tokens run)` for each sequence of the batch; guesses do not count."""

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from tiltyard.engine.penalties import SeenTokens
 from tiltyard.engine.prefix import Node
-from tiltyard.engine.request import EngineRequest
+from tiltyard.engine.request import EngineRequest, Finish
 
 
 class RunningSequence:
@@ -17,9 +17,11 @@ class RunningSequence:
     """
 
     __slots__ = (
+        "accepted_tokens",
         "blocks",
         "cached_tokens",
         "computed",
+        "drafted_tokens",
         "path",
         "peak_blocks",
         "prompt_tokens",
@@ -42,6 +44,8 @@ class RunningSequence:
         self.peak_blocks = 0
         self.cached_tokens: int | None = None
         """Set at the first admission."""
+        self.drafted_tokens = 0
+        self.accepted_tokens = 0
         self.seen = SeenTokens(request.prompt, request.max_tokens) if request.sampling.penalizes else None
 
     @property
@@ -58,6 +62,13 @@ class RunningSequence:
     def unfinished_tokens(self) -> int:
         """Tokens still to run or to sample."""
         return self.pending + self.request.max_tokens - self.outputs
+
+    @property
+    def finish(self) -> Finish | None:
+        """Why the token sampled last ends the answer; `None` if it goes on."""
+        if self.outputs and self.tokens[-1] in self.request.stop_ids:
+            return "stop"
+        return "length" if self.outputs >= self.request.max_tokens else None
 
     def append(self, token: int) -> None:
         """Take a sampled token."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tiltyard import __version__
-from tiltyard.engine.engine import Engine, EngineConfig, Observer
+from tiltyard.engine.engine import Engine, EngineConfig
+from tiltyard.engine.verify import Observer
 from tiltyard.errors import ConfigurationError, ContextTooLong, NotFound
 from tiltyard.identity.canonical import Digest
 from tiltyard.identity.declaration import IdentityDeclaration
