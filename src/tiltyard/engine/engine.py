@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiltyard.engine.blocks import BlockAccountingError
+from tiltyard.engine.fairness import FairnessConfig
 from tiltyard.engine.limits import check_sampling
-from tiltyard.engine.request import EmittedToken, EngineCounters, EngineRequest, Finish, StepResult
+from tiltyard.engine.request import (
+    EmittedToken,
+    EngineCounters,
+    EngineRequest,
+    Finish,
+    Queue,
+    RequestClass,
+    StepResult,
+    Usage,
+)
 from tiltyard.engine.sampler import Sampled, sample
 from tiltyard.engine.scheduler import Plan, Scheduler
 from tiltyard.engine.sequence import RunningSequence
@@ -48,6 +58,7 @@ class EngineConfig:
     max_context: int
     """Positions that the model knows: prompt and answer together."""
     observe: Observer | None = None
+    fairness: FairnessConfig = field(default_factory=FairnessConfig)
 
     def __post_init__(self) -> None:
         for name in ("kv_blocks", "max_batch_tokens", "max_sequences", "vocab_size", "max_context"):
@@ -81,14 +92,15 @@ class Engine:
             max_batch_tokens=config.max_batch_tokens,
             max_sequences=config.max_sequences,
             counters=self.counters,
+            fairness=config.fairness,
         )
         self._logits = np.empty((0, config.vocab_size), np.float32)
-        self._now_s = 0.0
 
     def step(self, now_s: float = 0.0) -> StepResult:
         """Schedule, run, sample, emit. `now_s` is the caller's clock; it never goes back."""
-        self._now_s = now_s
-        plan = self._scheduler.schedule()
+        plan = self._scheduler.schedule(now_s)
+        for expired in plan.expired:
+            del self._requests[expired.request_id]
         ready, logits = self._run(plan)
         sampled = sample(ready, logits)
         return self._emit(plan, ready, sampled)
@@ -127,9 +139,7 @@ class Engine:
         self.check(request)
         if request.request_id in self._requests:
             raise Conflict(f"request id {request.request_id!r} is already running", param="request_id")
-        sequence = RunningSequence(request, BLOCK_TOKENS)
-        self._requests[request.request_id] = sequence
-        self._scheduler.waiting.append(sequence)
+        self._requests[request.request_id] = self._scheduler.add(request)
 
     def cancel(self, request_id: str) -> bool:
         """Drop a request and free its blocks now; False if there is no such request (any more)."""
@@ -159,6 +169,16 @@ class Engine:
     def unfinished_tokens(self) -> int:
         """Prompt tokens still to run plus the most that may still be generated, over all requests."""
         return sum(sequence.unfinished_tokens for sequence in self._requests.values())
+
+    @property
+    def usage(self) -> Mapping[tuple[str, RequestClass], Usage]:
+        """What was served, by tenant and class; prefill and decode apart."""
+        return self._scheduler.shares.usage
+
+    def queue(self, request_class: RequestClass) -> Queue:
+        """What waits of one class, and what all its requests may still cost."""
+        mine = [s for s in self._requests.values() if s.request.priority == request_class]
+        return Queue(self._scheduler.waiting.waiting(request_class), sum(s.unfinished_tokens for s in mine))
 
     @property
     def blocks_used(self) -> int:
@@ -255,6 +275,7 @@ class Engine:
             emitted=tuple(emitted),
             admitted=tuple(s.request.request_id for s in plan.admitted),
             preempted=tuple(s.request.request_id for s in plan.preempted),
+            expired=tuple(plan.expired),
             batch_tokens=sum(chunk for _, chunk in plan.work),
             batch_sequences=len(plan.work),
             batch=tuple((s.request.request_id, chunk) for s, chunk in plan.work),
@@ -262,11 +283,7 @@ class Engine:
 
     def _retire(self, sequence: RunningSequence) -> None:
         del self._requests[sequence.request.request_id]
-        if sequence in self._scheduler.running:
-            self._scheduler.running.remove(sequence)
-            self._scheduler.release(sequence)
-        else:
-            self._scheduler.waiting.remove(sequence)
+        self._scheduler.drop(sequence)
 
     def _count(self, plan: Plan, total: int) -> None:
         counters = self.counters
