@@ -123,6 +123,7 @@ def worker_specs(settings: Settings, paths: Mapping[str, Path]) -> list[WorkerSp
                 max_batch_tokens=options.max_batch_tokens,
                 max_sequences=options.max_sequences,
                 max_queue=options.max_queue,
+                class_weights=options.class_weights.model_dump(),
                 identity_store=str(settings.identity_dir),
             )
         )

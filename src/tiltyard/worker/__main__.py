@@ -18,6 +18,7 @@ import uvicorn
 import uvloop
 from pydantic import ValidationError
 
+from tiltyard.engine.fairness import FairnessConfig
 from tiltyard.engine.request import EngineRequest, SamplingSettings
 from tiltyard.errors import ConfigurationError, TiltyardError
 from tiltyard.identity.store import IdentityStore
@@ -25,6 +26,7 @@ from tiltyard.wire.worker import WorkerSpec
 from tiltyard.worker.app import WorkerDoors
 from tiltyard.worker.host import HostSettings, ModelHost, load_host
 from tiltyard.worker.service import WorkerService
+from tiltyard.worker.usage_metrics import WARM_UP_TENANT
 
 PARENT_WATCH_S = 0.5
 EXIT_CONFIGURATION = 2
@@ -131,6 +133,7 @@ def load(spec: WorkerSpec) -> ModelHost:
             kv_memory_bytes=spec.kv_memory_bytes,
             max_batch_tokens=spec.max_batch_tokens,
             max_sequences=spec.max_sequences,
+            fairness=FairnessConfig() if spec.class_weights is None else FairnessConfig(spec.class_weights),
         ),
         store=IdentityStore(Path(spec.identity_store)),
         progress=progress,
@@ -142,7 +145,8 @@ def load(spec: WorkerSpec) -> ModelHost:
 def warm(host: ModelHost) -> None:
     """Run one token through the model."""
     greedy = SamplingSettings(temperature=0.0)
-    host.engine.submit(EngineRequest("warm-up", (0,), greedy, 1, frozenset(), "warm-up"))
+    one = EngineRequest("warm-up", (0,), greedy, 1, frozenset(), "warm-up", tenant=WARM_UP_TENANT)
+    host.engine.submit(one)
     while host.engine.has_work:
         host.engine.step()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tiltyard import __version__
 from tiltyard.engine.engine import Engine, EngineConfig, Observer
+from tiltyard.engine.fairness import FairnessConfig
 from tiltyard.errors import ConfigurationError, ContextTooLong, NotFound
 from tiltyard.identity.canonical import Digest, digest_of_file
 from tiltyard.identity.declaration import IdentityDeclaration
@@ -20,7 +21,7 @@ from tiltyard.models.prompt import prompt_ids, refuse_too_long
 from tiltyard.models.resolve import ResolvedIdentity, render_prompt, resolve
 from tiltyard.models.tokenizer import Tokenizer
 from tiltyard.wire.worker import IdentityStatus
-from tiltyard.worker.answer import AnswerPlan
+from tiltyard.worker.answer import DEFAULT_TERMS, AnswerPlan, Terms
 from tiltyard.worker.load import load_native
 
 Progress = Callable[[int, int], None]
@@ -36,6 +37,7 @@ class HostSettings:
     kv_memory_bytes: int = 256 << 20
     max_batch_tokens: int = 256
     max_sequences: int = 64
+    fairness: FairnessConfig = field(default_factory=FairnessConfig)
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class AnswerRequest:
     n: int = 1
     top_logprobs: int | None = None
     ignore_stop_ids: bool = False
+    terms: Terms = DEFAULT_TERMS
 
 
 class ModelHost:
@@ -150,6 +153,7 @@ class ModelHost:
             logit_bias=tuple(sorted(request.logit_bias.items())),
             n=request.n,
             top_logprobs=request.top_logprobs,
+            terms=request.terms,
         )
         self.engine.check(plan.engine_requests()[0])
         return plan
@@ -204,6 +208,7 @@ def load_host(
         vocab_size=architecture.vocab_size,
         max_context=architecture.max_positions,
         observe=observe,
+        fairness=settings.fairness,
     )
     served = {
         name: ServedIdentity(
