@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tiltyard import __version__
 from tiltyard.engine.engine import Engine, EngineConfig
+from tiltyard.engine.fairness import FairnessConfig
 from tiltyard.engine.verify import Observer
 from tiltyard.errors import ConfigurationError, ContextTooLong, NotFound
 from tiltyard.identity.canonical import Digest
@@ -23,7 +24,7 @@ from tiltyard.models.resolve import ResolvedIdentity, render_prompt, resolve
 from tiltyard.models.sources import digest_of_model
 from tiltyard.models.tokenizer import Tokenizer
 from tiltyard.wire.worker import IdentityStatus
-from tiltyard.worker.answer import AnswerPlan
+from tiltyard.worker.answer import DEFAULT_TERMS, AnswerPlan, Terms
 from tiltyard.worker.load import KeptPacking, load_native
 from tiltyard.worker.packed_cache import PackedCache
 
@@ -41,6 +42,7 @@ class HostSettings:
     max_batch_tokens: int = 256
     max_sequences: int = 64
     packed_cache: PackedCache | None = None
+    fairness: FairnessConfig = field(default_factory=FairnessConfig)
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ class AnswerRequest:
     n: int = 1
     top_logprobs: int | None = None
     ignore_stop_ids: bool = False
+    terms: Terms = DEFAULT_TERMS
 
 
 class ModelHost:
@@ -155,6 +158,7 @@ class ModelHost:
             logit_bias=tuple(sorted(request.logit_bias.items())),
             n=request.n,
             top_logprobs=request.top_logprobs,
+            terms=request.terms,
         )
         self.engine.check(plan.engine_requests()[0])
         return plan
@@ -221,6 +225,7 @@ def load_host(
         vocab_size=architecture.vocab_size,
         max_context=architecture.max_positions,
         observe=observe,
+        fairness=settings.fairness,
     )
     served = {
         name: ServedIdentity(
