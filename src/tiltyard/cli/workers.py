@@ -127,6 +127,9 @@ def worker_specs(settings: Settings, paths: Mapping[str, Path]) -> list[WorkerSp
                 max_batch_tokens=options.max_batch_tokens,
                 max_sequences=options.max_sequences,
                 max_queue=options.max_queue,
+                packed_cache=str(settings.cache_dir / "packed") if options.packed_cache_mb else None,
+                packed_cache_bytes=options.packed_cache_mb << 20,
+                class_weights=options.class_weights.model_dump(),
                 identity_store=str(settings.identity_dir),
             )
         )

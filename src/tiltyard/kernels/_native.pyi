@@ -13,6 +13,8 @@ BLOCK_TOKENS: int = 32
 
 NUMERICS_VERSION: int = 1
 
+PACKING_VERSION: int = 1
+
 class NativeModel:
     """
     A decoder-only transformer; the same logits, bit for bit, in any batch.
@@ -30,6 +32,18 @@ class NativeModel:
     def set_tensor(self, name: str, ggml_type: int, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], requantize: int | None = None) -> None:
         """
         Pack one tensor from its raw GGUF bytes; `data` is not kept. `requantize`: Q4_0 (2), Q8_0 (8) or None.
+        """
+
+    def set_packed(self, name: str, form: int, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], checksum: int) -> None:
+        """
+        Set a matrix from what packed_matrix of an equal model gave; `data` is kept until finish. Raises
+        ValueError when size or checksum do not fit.
+        """
+
+    def packed_matrix(self, name: str) -> tuple[int, Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], int]:
+        """
+        A matrix as it lies in memory: (form, its tiles as uint8, their checksum). Only set_packed of a build with
+        the same PACKING_VERSION understands it.
         """
 
     def finish(self) -> None:
