@@ -29,6 +29,17 @@ class ForwardModel(Protocol):
     ) -> None:
         """Run `tokens` (T), write their KV through `tables` (S, W) and a row of logits per output row."""
 
+    def embed(  # noqa: PLR0917 - as `forward`
+        self,
+        tokens: NDArray[np.int32],
+        positions: NDArray[np.int32],
+        sequences: NDArray[np.int32],
+        tables: NDArray[np.int32],
+        output_rows: NDArray[np.int32],
+        hidden: NDArray[np.float32],
+    ) -> None:
+        """As `forward`, but write the final hidden state (width) of each output row."""
+
 
 class Row(NamedTuple):
     """A row of logits and the sequence whose next token it chooses."""

@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+Pooling = Literal["last", "mean"]
+"""Which hidden states make a text's vector: the last token's, or the mean of all."""
 Finish = Literal["stop", "length"]
 
 RequestClass = Literal["interactive", "agent", "batch"]
@@ -59,6 +64,16 @@ class EngineRequest:
     """Instant by which it must have finished."""
     speculate: bool = True
     """Whether tokens may be guessed ahead, where the engine does so; never changes a token."""
+    embed: Pooling | None = None
+    """Ask for the vector of the prompt instead of its continuation; `max_tokens` is 1, and no token comes."""
+
+
+class EmbeddedText(NamedTuple):
+    """The vector of one request that asked for it, of length 1."""
+
+    request_id: str
+    vector: NDArray[np.float32]
+    tokens: int
 
 
 class EmittedToken(NamedTuple):
@@ -137,6 +152,8 @@ class EngineCounters:
     prompt_tokens: int = 0
     """Tokens run as prefill, recomputation included."""
     generated_tokens: int = 0
+    embedded_tokens: int = 0
+    """Tokens run for vectors, recomputation included."""
     evicted_blocks: int = 0
     shared_blocks: int = 0
     """Blocks computed twice at the same time, of which one copy was given back."""
@@ -157,6 +174,7 @@ class StepResult:
     admitted: tuple[str, ...] = ()
     """Requests that left the queue in this step, those readmitted after a preemption included."""
     preempted: tuple[str, ...] = ()
+    embedded: tuple[EmbeddedText, ...] = ()
     expired: tuple[Expired, ...] = ()
     """Requests that were dropped at the start of this step because their time was over."""
     batch_tokens: int = 0

@@ -26,6 +26,7 @@ class RunningSequence:
         "computed",
         "drafted_tokens",
         "furthest",
+        "hidden_sum",
         "passed",
         "path",
         "peak_blocks",
@@ -51,6 +52,8 @@ class RunningSequence:
         self.peak_blocks = 0
         self.cached_tokens: int | None = None
         """Set at the first admission."""
+        self.hidden_sum: NDArray[np.float64] | None = None
+        """Of a text that is being embedded: the hidden states so far."""
         self.drafted_tokens = 0
         self.accepted_tokens = 0
         self.furthest = 0
