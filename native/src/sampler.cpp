@@ -153,6 +153,16 @@ void add_bias(float* row, int vocab, const int32_t* tokens, const float* values,
     for (int i = 0; i < n; i++) row[tokens[i]] = row[tokens[i]] + values[i];
 }
 
+void apply_mask(float* row, int vocab, const uint32_t* mask) {
+    constexpr float kNever = -std::numeric_limits<float>::infinity();
+    for (int start = 0; start < vocab; start += 32) {
+        const uint32_t bits = mask[start / 32];
+        if (bits == 0xffffffffu) continue;
+        const int n = std::min(32, vocab - start);
+        for (int i = 0; i < n; i++) row[start + i] = bits >> i & 1 ? row[start + i] : kNever;
+    }
+}
+
 namespace {
 
 // log of the softmax's denominator, less the maximum
@@ -176,12 +186,11 @@ void log_probabilities(const KernelTable& kernels, const float* logits, int voca
     for (int i = 0; i < n; i++) out[i] = normalized(logits[tokens[i]]);
 }
 
-void top_log_probabilities(const KernelTable& kernels, const float* logits, int vocab, int k, int32_t* tokens,
-                           float* out) {
-    if (k < 0 || k > vocab)
-        refuse("k is " + std::to_string(k) + "; the vocabulary has " + std::to_string(vocab));
+namespace {
+
+// The k likeliest tokens, likeliest first, the lowest id first of equals.
+void find_likeliest(const float* logits, int vocab, int k, int32_t* tokens) {
     if (k == 0) return;
-    const Normalizer normalized(kernels, logits, vocab);
     const auto better = [&](int a, int b) {
         return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
     };
@@ -198,7 +207,38 @@ void top_log_probabilities(const KernelTable& kernels, const float* logits, int 
         worst = logits[best.front()];
     }
     std::sort(best.begin(), best.end(), better);
-    for (int i = 0; i < k; i++) tokens[i] = best[i], out[i] = normalized(logits[best[i]]);
+    for (int i = 0; i < k; i++) tokens[i] = best[i];
+}
+
+void check_k(int k, int vocab) {
+    if (k < 0 || k > vocab)
+        refuse("k is " + std::to_string(k) + "; the vocabulary has " + std::to_string(vocab));
+}
+
+}  // namespace
+
+void top_log_probabilities(const KernelTable& kernels, const float* logits, int vocab, int k, int32_t* tokens,
+                           float* out) {
+    check_k(k, vocab);
+    if (k == 0) return;
+    const Normalizer normalized(kernels, logits, vocab);
+    find_likeliest(logits, vocab, k, tokens);
+    for (int i = 0; i < k; i++) out[i] = normalized(logits[tokens[i]]);
+}
+
+void score_token(const KernelTable& kernels, const float* logits, int vocab, int32_t token, int k,
+                 float* logprob, int32_t* rank, int32_t* top_tokens, float* top_logprobs) {
+    check_token(token, vocab);
+    check_k(k, vocab);
+    const Normalizer normalized(kernels, logits, vocab);
+    const float own = logits[token];
+    int before = 0;
+    for (int i = 0; i < token; i++) before += logits[i] >= own;
+    for (int i = token + 1; i < vocab; i++) before += logits[i] > own;
+    *rank = before + 1;
+    *logprob = normalized(own);
+    find_likeliest(logits, vocab, k, top_tokens);
+    for (int i = 0; i < k; i++) top_logprobs[i] = normalized(logits[top_tokens[i]]);
 }
 
 }  // namespace tiltyard

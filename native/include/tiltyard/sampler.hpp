@@ -43,11 +43,18 @@ class Sampler {
 void apply_penalties(float* row, int vocab, const int32_t* tokens, const int32_t* output_counts, int n,
                      float repetition, float presence, float frequency);
 void add_bias(float* row, int vocab, const int32_t* tokens, const float* values, int n);
+// row[i] = -infinity where bit i % 32 of mask[i / 32] is 0
+void apply_mask(float* row, int vocab, const uint32_t* mask);
 
 // of the softmax at temperature 1
 void log_probabilities(const KernelTable& kernels, const float* logits, int vocab, const int32_t* tokens,
                        int n, float* out);
 void top_log_probabilities(const KernelTable& kernels, const float* logits, int vocab, int k, int32_t* tokens,
                            float* out);
+
+// One token in one row: its log probability, its rank (1: the likeliest; by logit, then by id), and the k
+// likeliest tokens.
+void score_token(const KernelTable& kernels, const float* logits, int vocab, int32_t token, int k,
+                 float* logprob, int32_t* rank, int32_t* top_tokens, float* top_logprobs);
 
 }  // namespace tiltyard

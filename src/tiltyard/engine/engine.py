@@ -11,8 +11,15 @@ from numpy.typing import NDArray
 
 from tiltyard.engine.blocks import BlockAccountingError
 from tiltyard.engine.limits import check_sampling
-from tiltyard.engine.request import EmittedToken, EngineCounters, EngineRequest, Finish, StepResult
-from tiltyard.engine.sampler import Sampled, sample
+from tiltyard.engine.request import (
+    EmittedToken,
+    EngineCounters,
+    EngineRequest,
+    FailedRequest,
+    Finish,
+    StepResult,
+)
+from tiltyard.engine.sampler import DeadEnd, Sampled, sample
 from tiltyard.engine.scheduler import Plan, Scheduler
 from tiltyard.engine.sequence import RunningSequence
 from tiltyard.errors import ConfigurationError, Conflict, ContextTooLong, InvalidRequest
@@ -200,6 +207,7 @@ class Engine:
         tables = np.zeros((len(work), max((s.blocks for s, _ in work), default=0)), np.int32)
         ready: list[RunningSequence] = []
         output_rows: list[int] = []
+        scored: list[tuple[RunningSequence, range, list[int]]] = []
         at = 0
         for row, (sequence, chunk) in enumerate(work):
             start, end = sequence.computed, sequence.computed + chunk
@@ -211,27 +219,43 @@ class Engine:
             if end == len(sequence.tokens):
                 ready.append(sequence)
                 output_rows.append(at - 1)
-        if len(ready) > len(self._logits):
-            self._logits = np.empty((len(ready), self.config.vocab_size), np.float32)
-        logits = self._logits[: len(ready)]
+            if sequence.prompt_scores is not None and (rows := sequence.prompt_scores.rows(start, end)):
+                scored.append((sequence, rows, [at - end + position for position in rows]))
+        asked = len(ready)
+        output_rows += [row for _, _, rows in scored for row in rows]
+        if len(output_rows) > len(self._logits):
+            self._logits = np.empty((len(output_rows), self.config.vocab_size), np.float32)
+        logits = self._logits[: len(output_rows)]
         if work:
             self._model.forward(tokens, positions, owners, tables, np.array(output_rows, np.int32), logits)
         self._count(plan, total)
+        for sequence, positions_scored, _ in scored:
+            rows_end = asked + len(positions_scored)
+            sequence.score_prompt(positions_scored, logits[asked:rows_end])
+            asked = rows_end
+        logits = logits[: len(ready)]
         for sequence, chunk in work:
             sequence.computed += chunk
             self._scheduler.remember(sequence)
+            if sequence.prompt_scores is not None:
+                sequence.prompt_scores.remember(sequence.path)
         if self.config.observe is not None:
             for sequence, logits_row in zip(ready, logits, strict=True):
                 self.config.observe(sequence.request.request_id, len(sequence.tokens), logits_row)
         return ready, logits
 
-    def _emit(self, plan: Plan, ready: list[RunningSequence], sampled: list[Sampled]) -> StepResult:
+    def _emit(self, plan: Plan, ready: list[RunningSequence], sampled: list[Sampled | DeadEnd]) -> StepResult:
         emitted: list[EmittedToken] = []
+        failed: list[FailedRequest] = []
         for sequence, choice in zip(ready, sampled, strict=True):
             request = sequence.request
+            if isinstance(choice, DeadEnd):
+                failed.append(FailedRequest(request.request_id, choice.reason))
+                self._retire(sequence)
+                continue
             sequence.append(choice.token)
             finish: Finish | None = None
-            if choice.token in request.stop_ids:
+            if choice.token in request.stop_ids or sequence.complete:
                 finish = "stop"
             elif sequence.outputs >= request.max_tokens:
                 finish = "length"
@@ -245,6 +269,7 @@ class Engine:
                     cached_tokens=sequence.cached_tokens or 0,
                     first=sequence.outputs == 1,
                     kv_blocks=sequence.peak_blocks,
+                    prompt_scores=sequence.take_prompt_scores(),
                 )
             )
             if finish is not None:
@@ -255,6 +280,7 @@ class Engine:
             emitted=tuple(emitted),
             admitted=tuple(s.request.request_id for s in plan.admitted),
             preempted=tuple(s.request.request_id for s in plan.preempted),
+            failed=tuple(failed),
             batch_tokens=sum(chunk for _, chunk in plan.work),
             batch_sequences=len(plan.work),
             batch=tuple((s.request.request_id, chunk) for s, chunk in plan.work),

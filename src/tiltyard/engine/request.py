@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tiltyard.engine.constraint import Grammar
+
 Finish = Literal["stop", "length"]
 
 RequestClass = Literal["interactive", "agent", "batch"]
@@ -30,6 +35,12 @@ class SamplingSettings:
     """`(token id, added to its logit)`."""
     seed: int = 0
     """Taken modulo 2^64."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Token sequences of which the last token is never taken when the answer ends with the others."""
+    allowed_token_ids: tuple[int, ...] | None = None
+    """No other token is ever taken; `None`: any may be."""
+    min_tokens: int = 0
+    """No stop token is taken before the answer has this many tokens."""
 
     @property
     def penalizes(self) -> bool:
@@ -57,6 +68,23 @@ class EngineRequest:
     """Instant, in the clock of `Engine.step`, by which the request must have been admitted."""
     deadline_s: float | None = None
     """Instant by which it must have finished."""
+    grammar: Grammar | None = None
+    """Every token is masked by it."""
+    prompt_logprobs: int | None = None
+    """As `top_logprobs`, for the tokens of the prompt; they come with the first token."""
+
+
+class PromptScores(NamedTuple):
+    """Log-probabilities of the tokens of a prompt (P tokens; the first has none and is filled with zeros)."""
+
+    logprobs: NDArray[np.float32]
+    """(P): of the token that stands there."""
+    ranks: NDArray[np.int32]
+    """(P): 1 for the likeliest token, in the order of likelihood, then of id."""
+    top_ids: NDArray[np.int32]
+    """(P, k): the k likeliest tokens, likeliest first."""
+    top_logprobs: NDArray[np.float32]
+    """(P, k)."""
 
 
 class EmittedToken(NamedTuple):
@@ -72,6 +100,15 @@ class EmittedToken(NamedTuple):
     first: bool
     kv_blocks: int
     """Blocks that the request holds now, shared ones included."""
+    prompt_scores: PromptScores | None = None
+    """With the first token of a request that asked for them."""
+
+
+class FailedRequest(NamedTuple):
+    """A request that cannot go on; its blocks are free."""
+
+    request_id: str
+    reason: str
 
 
 @dataclass(slots=True)
@@ -108,6 +145,7 @@ class StepResult:
     admitted: tuple[str, ...] = ()
     """Requests that left the queue in this step, those readmitted after a preemption included."""
     preempted: tuple[str, ...] = ()
+    failed: tuple[FailedRequest, ...] = ()
     batch_tokens: int = 0
     batch_sequences: int = 0
     batch: tuple[tuple[str, int], ...] = field(default=(), repr=False)

@@ -111,6 +111,8 @@ class Scheduler:
             if len(path) < limit and self._being_computed(sequence, len(path)):
                 deferred.append(self.waiting.popleft())
                 continue
+            if sequence.prompt_scores is not None:
+                path = path[: sequence.prompt_scores.usable_blocks(path)]
             new_blocks = -(-len(tokens) // size) - len(path)
             unused_in_path = sum(self.pool.references(node.block) == 1 for node in path)
             available = self.pool.free + self.tree.unused - unused_in_path

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from tiltyard.engine.masks import TokenMask
 from tiltyard.engine.penalties import SeenTokens
 from tiltyard.engine.prefix import Node
-from tiltyard.engine.request import EngineRequest
+from tiltyard.engine.prompt_scores import ScoredPrompt
+from tiltyard.engine.request import EngineRequest, PromptScores
 
 
 class RunningSequence:
@@ -20,8 +22,11 @@ class RunningSequence:
         "blocks",
         "cached_tokens",
         "computed",
+        "constraint",
+        "mask",
         "path",
         "peak_blocks",
+        "prompt_scores",
         "prompt_tokens",
         "request",
         "seen",
@@ -43,6 +48,13 @@ class RunningSequence:
         self.cached_tokens: int | None = None
         """Set at the first admission."""
         self.seen = SeenTokens(request.prompt, request.max_tokens) if request.sampling.penalizes else None
+        self.constraint = None if request.grammar is None else request.grammar.start()
+        self.mask = TokenMask.of(request, self.constraint)
+        self.prompt_scores = (
+            None
+            if request.prompt_logprobs is None
+            else ScoredPrompt(request.prompt, request.prompt_logprobs, block_tokens)
+        )
 
     @property
     def outputs(self) -> int:
@@ -59,8 +71,26 @@ class RunningSequence:
         """Tokens still to run or to sample."""
         return self.pending + self.request.max_tokens - self.outputs
 
+    @property
+    def complete(self) -> bool:
+        """Whether a grammar has said that nothing may follow."""
+        return self.constraint is not None and self.constraint.complete
+
+    def score_prompt(self, positions: range, logits: NDArray[np.float32]) -> None:
+        """Take the logits of positions of the prompt (positions, vocabulary)."""
+        if self.prompt_scores is not None:
+            self.prompt_scores.score(positions, logits)
+
+    def take_prompt_scores(self) -> PromptScores | None:
+        """The scores of the prompt, once: with the first token."""
+        if self.prompt_scores is None or self.outputs != 1:
+            return None
+        return self.prompt_scores.scores
+
     def append(self, token: int) -> None:
         """Take a sampled token."""
         self.tokens.append(token)
         if self.seen is not None:
             self.seen.add(token)
+        if self.constraint is not None and token not in self.request.stop_ids:
+            self.constraint.accept(token)

@@ -7,9 +7,11 @@ from tiltyard.kernels._native import (
     NUMERICS_VERSION,
     NativeModel,
     add_bias,
+    apply_mask,
     apply_penalties,
     log_probabilities,
     sample_rows,
+    score_tokens,
     top_log_probabilities,
 )
 from tiltyard.kernels.chooser import available_isas, choose_isa
@@ -19,10 +21,12 @@ __all__ = [
     "NUMERICS_VERSION",
     "NativeModel",
     "add_bias",
+    "apply_mask",
     "apply_penalties",
     "available_isas",
     "choose_isa",
     "log_probabilities",
     "sample_rows",
+    "score_tokens",
     "top_log_probabilities",
 ]
