@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tiltyard.engine.constraint import Constraint, ConstraintFailed
+from tiltyard.engine.constraint import Constraint
 from tiltyard.engine.masks import TokenMask, mask_words
 from tiltyard.engine.request import EngineRequest
 from tiltyard.errors import InvalidRequest
@@ -40,7 +40,7 @@ class Script:
 
     def fill(self, mask: NDArray[np.uint32]) -> None:
         if self.at >= self.works:
-            raise ConstraintFailed("the grammar takes too long")
+            raise InvalidRequest("the grammar takes too long")
         mask.fill(0)
         token = self.tokens[self.at] if self.at < len(self.tokens) else self.end
         mask[token // 32] = 1 << token % 32
@@ -151,7 +151,7 @@ def test_a_request_that_cannot_go_on_fails_alone_and_frees_its_blocks(
     first = engine.step()
     assert {t.request_id for t in first.emitted} == {"a", "other"}
     second = engine.step()
-    assert [(f.request_id, reason in f.reason) for f in second.failed] == [("a", True)]
+    assert [(f.request_id, reason in f.error.message) for f in second.failed] == [("a", True)]
     engine.check_integrity()
     tokens = [t.token for r in (first, second) for t in r.emitted if t.request_id == "other"]
     assert tokens + run(engine)["other"] == solo(other)

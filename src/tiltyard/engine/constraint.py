@@ -15,17 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class ConstraintFailed(Exception):
-    """The grammar cannot go on: it needs more work in one step than it is allowed; the request fails."""
-
-
 class Constraint(Protocol):
     """Where one answer stands in its grammar."""
 
     def fill(self, mask: NDArray[np.uint32]) -> None:
         """Write which tokens may come next: bit `i % 32` of word `i // 32` is token `i`.
 
-        The end-of-answer tokens are among them only where the grammar accepts. Raises `ConstraintFailed`.
+        The end-of-answer tokens are among them only where the grammar accepts.
+        Raises `TiltyardError` when the grammar cannot go on (more work in one step than it is allowed): the request
+        fails.
         """
 
     def accept(self, token: int) -> None:

@@ -250,7 +250,7 @@ class Engine:
         for sequence, choice in zip(ready, sampled, strict=True):
             request = sequence.request
             if isinstance(choice, DeadEnd):
-                failed.append(FailedRequest(request.request_id, choice.reason))
+                failed.append(FailedRequest(request.request_id, choice.error))
                 self._retire(sequence)
                 continue
             sequence.append(choice.token)

@@ -53,7 +53,7 @@ class TokenMask:
     def fill(self, mask: NDArray[np.uint32], tokens: Sequence[int], outputs: int) -> bool:
         """Write the mask after `tokens`, of which the last `outputs` are the answer; False if any token may come.
 
-        Raises `ConstraintFailed`.
+        Raises what the grammar raises (`TiltyardError`).
         """
         bans = self._bans(tokens, outputs)
         if self._constraint is not None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiltyard.engine.constraint import Grammar
+from tiltyard.errors import TiltyardError
 
 Finish = Literal["stop", "length"]
 
@@ -108,7 +109,7 @@ class FailedRequest(NamedTuple):
     """A request that cannot go on; its blocks are free."""
 
     request_id: str
-    reason: str
+    error: TiltyardError
 
 
 @dataclass(slots=True)

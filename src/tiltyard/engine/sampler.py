@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiltyard import kernels
-from tiltyard.engine.constraint import ConstraintFailed
 from tiltyard.engine.masks import TokenMask, mask_words
 from tiltyard.engine.sequence import RunningSequence
+from tiltyard.errors import InvalidRequest, TiltyardError
 
 SEED_MASK = (1 << 64) - 1
 
@@ -27,7 +27,7 @@ class Sampled(NamedTuple):
 class DeadEnd(NamedTuple):
     """What was asked leaves no token to choose: the request fails."""
 
-    reason: str
+    error: TiltyardError
 
 
 NOTHING_LEFT = (
@@ -107,10 +107,12 @@ def _mask(row: NDArray[np.float32], sequence: RunningSequence, mask: TokenMask) 
     try:
         if not mask.fill(words, sequence.tokens, sequence.outputs):
             return None
-    except ConstraintFailed as error:
-        return DeadEnd(str(error))
+    except TiltyardError as error:
+        return DeadEnd(error)
     kernels.apply_mask(row, words)
-    return DeadEnd(NOTHING_LEFT) if row.max() == -np.inf else None
+    if row.max() > -np.inf:
+        return None
+    return DeadEnd(InvalidRequest(NOTHING_LEFT, code="no_token_left"))
 
 
 def _with_logprobs(token: int, row: NDArray[np.float32], top: int) -> Sampled:

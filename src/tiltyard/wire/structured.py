@@ -54,7 +54,7 @@ class Structure:
         return TypeAdapter(cls).validate_python(value)
 
 
-Schema: TypeAlias = dict[str, JsonValue] | bool
+Schema: TypeAlias = dict[str, JsonValue]
 
 
 class _Shape(BaseModel):
