@@ -69,6 +69,8 @@ class EngineRequest:
     """Instant, in the clock of `Engine.step`, by which the request must have been admitted."""
     deadline_s: float | None = None
     """Instant by which it must have finished."""
+    speculate: bool = True
+    """Whether tokens may be guessed ahead, where the engine does so; never changes a token."""
     grammar: Grammar | None = None
     """Every token is masked by it."""
     prompt_logprobs: int | None = None
@@ -103,6 +105,10 @@ class EmittedToken(NamedTuple):
     """Blocks that the request holds now, shared ones included."""
     prompt_scores: PromptScores | None = None
     """With the first token of a request that asked for them."""
+    drafted_tokens: int = 0
+    """Tokens that were guessed ahead for this request, up to and with this step."""
+    accepted_tokens: int = 0
+    """Those of them that were right: each saved a step."""
 
 
 class FailedRequest(NamedTuple):
@@ -134,6 +140,11 @@ class EngineCounters:
     evicted_blocks: int = 0
     shared_blocks: int = 0
     """Blocks computed twice at the same time, of which one copy was given back."""
+    drafts: int = 0
+    """Times that tokens were guessed ahead for a request in a step."""
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    """Guessed tokens that were the ones sampled."""
     peak_batch_sequences: int = 0
     peak_batch_tokens: int = 0
 
@@ -148,6 +159,7 @@ class StepResult:
     preempted: tuple[str, ...] = ()
     failed: tuple[FailedRequest, ...] = ()
     batch_tokens: int = 0
+    """Rows run: tokens and guesses."""
     batch_sequences: int = 0
     batch: tuple[tuple[str, int], ...] = field(default=(), repr=False)
-    """`(request id, tokens run)` for each sequence of the batch."""
+    """`(request id, tokens run)` for each sequence of the batch; guesses do not count."""

@@ -44,7 +44,6 @@ def sample(sequences: Sequence[RunningSequence], logits: NDArray[np.float32]) ->
     in: to sample several positions of one (speculation), append each token before the next row is sampled.
     """
     rows = len(sequences)
-    settings = [s.request.sampling for s in sequences]
     raw = {
         i: logits[i].copy() if _reshapes(sequences[i]) else logits[i]
         for i in range(rows)
@@ -55,15 +54,7 @@ def sample(sequences: Sequence[RunningSequence], logits: NDArray[np.float32]) ->
         if _reshapes(sequence) and (end := _reshape(logits[i], sequence)) is not None:
             ends[i] = end
             logits[i] = 0.0  # so that the other rows can be sampled
-    tokens = kernels.sample_rows(
-        logits[:rows],
-        np.fromiter((s.temperature for s in settings), np.float32, rows),
-        np.fromiter((s.top_k for s in settings), np.int32, rows),
-        np.fromiter((s.top_p for s in settings), np.float32, rows),
-        np.fromiter((s.min_p for s in settings), np.float32, rows),
-        np.fromiter((s.seed & SEED_MASK for s in settings), np.uint64, rows),
-        np.fromiter((len(s.tokens) for s in sequences), np.int64, rows),
-    ).tolist()
+    tokens = _draw(sequences, logits, ahead=0)
     chosen: list[Sampled | DeadEnd] = [
         _with_logprobs(tokens[i], raw[i], sequences[i].request.top_logprobs or 0)
         if i in raw
@@ -75,6 +66,30 @@ def sample(sequences: Sequence[RunningSequence], logits: NDArray[np.float32]) ->
     return chosen
 
 
+def guess_ahead(
+    sequences: Sequence[RunningSequence], logits: NDArray[np.float32], *, ahead: int
+) -> list[int]:
+    """What a draft model would choose `ahead` tokens behind the last one; masks cut guesses afterwards."""
+    for i, sequence in enumerate(sequences):
+        _reweigh(logits[i], sequence)
+    return _draw(sequences, logits, ahead)
+
+
+def _draw(sequences: Sequence[RunningSequence], logits: NDArray[np.float32], ahead: int) -> list[int]:
+    rows = len(sequences)
+    settings = [s.request.sampling for s in sequences]
+    tokens: list[int] = kernels.sample_rows(
+        logits[:rows],
+        np.fromiter((s.temperature for s in settings), np.float32, rows),
+        np.fromiter((s.top_k for s in settings), np.int32, rows),
+        np.fromiter((s.top_p for s in settings), np.float32, rows),
+        np.fromiter((s.min_p for s in settings), np.float32, rows),
+        np.fromiter((s.seed & SEED_MASK for s in settings), np.uint64, rows),
+        np.fromiter((len(s.tokens) + ahead for s in sequences), np.int64, rows),
+    ).tolist()
+    return tokens
+
+
 def _reshapes(sequence: RunningSequence) -> bool:
     return (
         sequence.seen is not None or sequence.mask is not None or bool(sequence.request.sampling.logit_bias)
@@ -83,6 +98,11 @@ def _reshapes(sequence: RunningSequence) -> bool:
 
 def _reshape(row: NDArray[np.float32], sequence: RunningSequence) -> DeadEnd | None:
     """Apply penalties, then biases, then masks."""
+    _reweigh(row, sequence)
+    return None if sequence.mask is None else _mask(row, sequence, sequence.mask)
+
+
+def _reweigh(row: NDArray[np.float32], sequence: RunningSequence) -> None:
     settings = sequence.request.sampling
     if sequence.seen is not None:
         kernels.apply_penalties(
@@ -99,7 +119,6 @@ def _reshape(row: NDArray[np.float32], sequence: RunningSequence) -> DeadEnd | N
             np.array([token for token, _ in settings.logit_bias], np.int32),
             np.array([bias for _, bias in settings.logit_bias], np.float32),
         )
-    return None if sequence.mask is None else _mask(row, sequence, sequence.mask)
 
 
 def _mask(row: NDArray[np.float32], sequence: RunningSequence, mask: TokenMask) -> DeadEnd | None:

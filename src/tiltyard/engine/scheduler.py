@@ -93,6 +93,18 @@ class Scheduler:
                 self._counters.shared_blocks += 1
             sequence.path.append(node)
 
+    def reserve(self, sequence: RunningSequence, chunk: int, wanted: int) -> int:
+        """Find slots for `wanted` guesses behind the `chunk` tokens that will run; returns how many there are.
+
+        Takes a block only while each running sequence would still find one: a guess preempts nobody.
+        """
+        start, size = sequence.computed + chunk, self._block_tokens
+        while (sequence.blocks * size < start + wanted) and (
+            self.pool.free + self.tree.unused > len(self.running)
+        ):
+            self._take_block(sequence)
+        return max(0, min(wanted, sequence.blocks * size - start))
+
     def holders(self) -> Iterator[int]:
         """Each block once for each reference that the tree and the sequences believe to hold."""
         for node in self.tree.nodes():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,7 +11,7 @@ from tiltyard.engine.masks import TokenMask
 from tiltyard.engine.penalties import SeenTokens
 from tiltyard.engine.prefix import Node
 from tiltyard.engine.prompt_scores import ScoredPrompt
-from tiltyard.engine.request import EngineRequest, PromptScores
+from tiltyard.engine.request import EngineRequest, Finish, PromptScores
 
 
 class RunningSequence:
@@ -19,10 +21,12 @@ class RunningSequence:
     """
 
     __slots__ = (
+        "accepted_tokens",
         "blocks",
         "cached_tokens",
         "computed",
         "constraint",
+        "drafted_tokens",
         "mask",
         "path",
         "peak_blocks",
@@ -47,6 +51,8 @@ class RunningSequence:
         self.peak_blocks = 0
         self.cached_tokens: int | None = None
         """Set at the first admission."""
+        self.drafted_tokens = 0
+        self.accepted_tokens = 0
         self.seen = SeenTokens(request.prompt, request.max_tokens) if request.sampling.penalizes else None
         self.constraint = None if request.grammar is None else request.grammar.start()
         self.mask = TokenMask.of(request, self.constraint)
@@ -72,20 +78,27 @@ class RunningSequence:
         return self.pending + self.request.max_tokens - self.outputs
 
     @property
-    def complete(self) -> bool:
-        """Whether a grammar has said that nothing may follow."""
-        return self.constraint is not None and self.constraint.complete
+    def finish(self) -> Finish | None:
+        """Why the token sampled last ends the answer; `None` if it goes on."""
+        if self.outputs and self.tokens[-1] in self.request.stop_ids:
+            return "stop"
+        if self.constraint is not None and self.outputs and self.constraint.complete:
+            return "stop"
+        return "length" if self.outputs >= self.request.max_tokens else None
 
     def score_prompt(self, positions: range, logits: NDArray[np.float32]) -> None:
         """Take the logits of positions of the prompt (positions, vocabulary)."""
         if self.prompt_scores is not None:
             self.prompt_scores.score(positions, logits)
 
-    def take_prompt_scores(self) -> PromptScores | None:
-        """The scores of the prompt, once: with the first token."""
-        if self.prompt_scores is None or self.outputs != 1:
-            return None
-        return self.prompt_scores.scores
+    @property
+    def scores(self) -> PromptScores | None:
+        """The scores of the prompt, if they were asked for."""
+        return None if self.prompt_scores is None else self.prompt_scores.scores
+
+    def possible(self, draft: Sequence[int]) -> Sequence[int]:
+        """As much of a guess as the grammar could let pass."""
+        return draft if self.constraint is None else draft[: self.constraint.allowed(draft)]
 
     def append(self, token: int) -> None:
         """Take a sampled token."""

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tiltyard import __version__
 from tiltyard.engine.constraint import Grammar
-from tiltyard.engine.engine import Engine, EngineConfig, Observer
+from tiltyard.engine.engine import Engine, EngineConfig
+from tiltyard.engine.verify import Observer
 from tiltyard.errors import ConfigurationError, ContextTooLong, InvalidRequest, NotFound
 from tiltyard.identity.canonical import Digest, digest_of_file
 from tiltyard.identity.declaration import IdentityDeclaration
