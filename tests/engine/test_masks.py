@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tiltyard.engine.constraint import Constraint
 from tiltyard.engine.masks import TokenMask, mask_words
 from tiltyard.engine.request import EngineRequest
+from tiltyard.engine.speculation import Speculation, StepCosts
 from tiltyard.errors import InvalidRequest
 from toy_model import VOCABULARY, request, run, solo, toy_engine
 
@@ -173,3 +174,14 @@ def test_what_can_never_work_is_refused_by_name() -> None:
         rejected(request("a", range(3), 4, allowed_token_ids=(5,), bad_words=((5,),))) == "allowed_token_ids"
     )
     assert rejected(request("a", range(3), 4, stop_ids=frozenset({VOCABULARY}))) == "stop_token_ids"
+
+
+def test_guesses_are_cut_by_the_grammar_and_change_nothing() -> None:
+    script = tuple(i % 7 for i in range(60))
+    one = replace(request("a", [*range(7), *range(7)], 80), grammar=Script(script, end=7))
+    engine = toy_engine(speculation=Speculation(costs=StepCosts((1, 2, 64), (1.0, 1.01, 1.1))))
+    engine.submit(one)
+    assert run(engine) == {"a": list(script)}
+    assert engine.counters.accepted_tokens > 30
+    # None was against the grammar; one came behind the end of the answer.
+    assert engine.counters.draft_tokens <= engine.counters.accepted_tokens + 1
