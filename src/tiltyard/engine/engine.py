@@ -14,10 +14,10 @@ from tiltyard.engine.embedding import embed_texts
 from tiltyard.engine.fairness import FairnessConfig
 from tiltyard.engine.limits import check_sampling
 from tiltyard.engine.request import (
-    EmbeddedText,
     EmittedToken,
     EngineCounters,
     EngineRequest,
+    FailedRequest,
     Queue,
     RequestClass,
     StepResult,
@@ -27,7 +27,7 @@ from tiltyard.engine.scheduler import Plan, Scheduler
 from tiltyard.engine.sequence import RunningSequence
 from tiltyard.engine.speculation import Speculation, Speculator
 from tiltyard.engine.verify import Choice, Observer, sample_and_verify
-from tiltyard.errors import ConfigurationError, Conflict, ContextTooLong, InvalidRequest
+from tiltyard.errors import ConfigurationError, Conflict, ContextTooLong, InvalidRequest, TiltyardError
 from tiltyard.kernels import BLOCK_TOKENS
 
 
@@ -91,12 +91,12 @@ class Engine:
         """Schedule, draft, run, sample, emit. `now_s` is the caller's clock; it never goes back."""
         plan = self._scheduler.schedule(now_s)
         self._expire(plan)
-        embedded = self._embed(plan)
+        self._embed(plan)
         drafts = self._draft(plan)
         batch = build_batch(plan.work, drafts)
         logits = self._run(plan, batch)
-        choices = sample_and_verify(batch, logits, drafts, self.config.observe)
-        return self._emit(plan, batch, drafts, choices, embedded)
+        choices, failed = sample_and_verify(batch, logits, drafts, self.config.observe)
+        return self._emit(plan, batch, drafts, choices, failed)
 
     def check(self, request: EngineRequest) -> None:
         """Raise `InvalidRequest` or `ContextTooLong` if this request can never run here."""
@@ -223,18 +223,18 @@ class Engine:
         room = self.config.max_batch_tokens - sum(chunk for _, chunk in plan.work)
         return self._speculator.propose(plan.work, room)
 
-    def _embed(self, plan: Plan) -> list[EmbeddedText]:
+    def _embed(self, plan: Plan) -> None:
         """Run the texts that end in a vector, in a pass of their own; the plan keeps the rest."""
         plan.texts = [(s, chunk) for s, chunk in plan.work if s.request.embed is not None]
         if not plan.texts:
-            return []
+            return
         plan.work = [(s, chunk) for s, chunk in plan.work if s.request.embed is None]
         done = embed_texts(self._model, plan.texts, self.config.width)
         self.counters.embedded_tokens += sum(chunk for _, chunk in plan.texts)
         for sequence, _ in done:
             self._retire(sequence)
             self.counters.finished += 1
-        return [text for _, text in done]
+        plan.embedded = [text for _, text in done]
 
     def _run(self, plan: Plan, batch: Batch) -> NDArray[np.float32]:
         """One forward pass; returns logits (output rows, vocabulary). What was pending now has KV."""
@@ -249,6 +249,8 @@ class Engine:
         self._count(plan, len(batch.tokens))
         for sequence, chunk in plan.work:
             sequence.computed += chunk
+        for sequence, scored, first in batch.scored:
+            sequence.score_prompt(scored, logits[first : first + len(scored)])
         return logits
 
     def _emit(
@@ -257,24 +259,30 @@ class Engine:
         batch: Batch,
         drafts: Drafts,
         choices: Sequence[Choice],
-        embedded: Sequence[EmbeddedText],
+        failures: Mapping[RunningSequence, TiltyardError],
     ) -> StepResult:
         """Share what is now certain through the prefix tree, retire who has finished, and say what happened."""
         for sequence, _ in plan.work:
             self._scheduler.remember(sequence)
+            if sequence.prompt_scores is not None:
+                sequence.prompt_scores.remember(sequence.path)
         if self._speculator is not None:
             self._speculator.learn(drafts, choices)
         for choice in choices:
             if choice.finish is not None:
                 self._retire(choice.sequence)
                 self.counters.finished += 1
+        for sequence in failures:
+            self._retire(sequence)
+        failed = [FailedRequest(s.request.request_id, error) for s, error in failures.items()]
         self.counters.generated_tokens += len(choices)
         return StepResult(
             emitted=tuple(map(_emitted, choices)),
             admitted=tuple(s.request.request_id for s in plan.admitted),
             preempted=tuple(s.request.request_id for s in plan.preempted),
             expired=tuple(plan.expired),
-            embedded=tuple(embedded),
+            embedded=tuple(plan.embedded),
+            failed=tuple(failed),
             batch_tokens=len(batch.tokens) + sum(chunk for _, chunk in plan.texts),
             batch_sequences=len(plan.work) + len(plan.texts),
             batch=tuple((s.request.request_id, chunk) for s, chunk in (*plan.work, *plan.texts)),
@@ -311,4 +319,5 @@ def _emitted(choice: Choice) -> EmittedToken:
         kv_blocks=sequence.peak_blocks,
         drafted_tokens=sequence.drafted_tokens,
         accepted_tokens=sequence.accepted_tokens,
+        prompt_scores=sequence.scores if choice.number == 1 else None,
     )

@@ -19,7 +19,7 @@ from tiltyard.engine.blocks import BlockPool
 from tiltyard.engine.budget import PrefillBudget
 from tiltyard.engine.fairness import RANK, FairnessConfig, FairShares
 from tiltyard.engine.prefix import Node, PrefixTree
-from tiltyard.engine.request import EngineCounters, EngineRequest, Expired, RequestClass
+from tiltyard.engine.request import EmbeddedText, EngineCounters, EngineRequest, Expired, RequestClass
 from tiltyard.engine.sequence import RunningSequence
 
 MOST_TRIES = 64
@@ -35,6 +35,7 @@ class Plan:
     work: list[tuple[RunningSequence, int]] = field(default_factory=list)
     texts: list[tuple[RunningSequence, int]] = field(default_factory=list)
     """What of the work ends in a vector: the engine sets it apart."""
+    embedded: list[EmbeddedText] = field(default_factory=list)
     admitted: list[RunningSequence] = field(default_factory=list)
     preempted: list[RunningSequence] = field(default_factory=list)
     expired: list[Expired] = field(default_factory=list)
@@ -181,6 +182,8 @@ class Scheduler:
             # One token at least must run: its logits choose the next one.
             limit = (len(sequence.tokens) - 1) // self._block_tokens
             path = self.tree.match(request.namespace, sequence.tokens, limit)
+            if sequence.prompt_scores is not None:
+                path = path[: sequence.prompt_scores.usable_blocks(path)]
             uncached = len(sequence.tokens) - len(path) * self._block_tokens
             if self._enough_before(sequence, uncached, budget) or self._no_place(request.priority):
                 closed.add(request.priority)
