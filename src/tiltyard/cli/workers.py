@@ -14,7 +14,7 @@ from tiltyard.errors import ConfigurationError, StorageFailed
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.models.progress import ProgressReport
 from tiltyard.models.sources import parse_source
-from tiltyard.wire.worker import WorkerSpec
+from tiltyard.wire.worker import DraftSpec, WorkerSpec
 
 MINIMUM_FREE_MB = 200
 """Less than this for the log, and a start is refused: an answer that cannot be recorded is not given."""
@@ -88,6 +88,9 @@ def sole_server_of(data_dir: Path) -> Iterator[None]:
 def fetch_models(settings: Settings, report: ProgressReport) -> dict[str, Path]:
     """Bring every model file that an identity needs; raises `FetchFailed`, `DigestMismatch`, `StorageFailed`."""
     needed = dict.fromkeys(identity.model for identity in settings.identities.values())
+    for name in tuple(needed):
+        if (draft := settings.models[name].draft) is not None:
+            needed[draft.model] = None
     return {
         name: parse_source(settings.models[name].source, settings.base_dir).fetch(
             settings.cache_dir, settings.models[name].sha256, report
@@ -109,6 +112,7 @@ def worker_specs(settings: Settings, paths: Mapping[str, Path]) -> list[WorkerSp
     run = settings.data_dir / "run"
     specs = []
     for (model, quantization, kv_precision), identities in groups.items():
+        draft = settings.models[model].draft
         name = "-".join([model, *(p for p in (quantization, kv_precision) if p not in ("as-stored", "f16"))])
         specs.append(
             WorkerSpec(
@@ -123,6 +127,9 @@ def worker_specs(settings: Settings, paths: Mapping[str, Path]) -> list[WorkerSp
                 max_batch_tokens=options.max_batch_tokens,
                 max_sequences=options.max_sequences,
                 max_queue=options.max_queue,
+                speculation=settings.models[model].speculation,
+                draft=draft
+                and DraftSpec(model_path=str(paths[draft.model]), quantization=draft.quantization),
                 identity_store=str(settings.identity_dir),
             )
         )

@@ -25,6 +25,7 @@ from tiltyard.wire.worker import WorkerSpec
 from tiltyard.worker.app import WorkerDoors
 from tiltyard.worker.host import HostSettings, ModelHost, load_host
 from tiltyard.worker.service import WorkerService
+from tiltyard.worker.speculate import DraftSource
 
 PARENT_WATCH_S = 0.5
 EXIT_CONFIGURATION = 2
@@ -131,6 +132,13 @@ def load(spec: WorkerSpec) -> ModelHost:
             kv_memory_bytes=spec.kv_memory_bytes,
             max_batch_tokens=spec.max_batch_tokens,
             max_sequences=spec.max_sequences,
+            speculation=(
+                DraftSource(Path(spec.draft.model_path), spec.draft.quantization)
+                if spec.draft is not None
+                else "prompt-lookup"
+                if spec.speculation == "prompt-lookup"
+                else "off"
+            ),
         ),
         store=IdentityStore(Path(spec.identity_store)),
         progress=progress,
