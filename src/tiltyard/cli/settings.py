@@ -108,6 +108,15 @@ class SettingsFile(Frozen):
                 raise ValueError(
                     f"identities.{name}.model: there is no model {identity.model!r}; declared: {models}"
                 )
+        for name, model in self.models.items():
+            if (model.speculation == "draft") != (model.draft is not None):
+                raise ValueError(
+                    f'models.{name}.draft: speculation = "draft" and draft = {{ model = "..." }} need each other'
+                )
+            if model.draft is not None and model.draft.model not in self.models:
+                raise ValueError(
+                    f"models.{name}.draft.model: there is no model {model.draft.model!r}; declared: {models}"
+                )
         for alias, target in self.aliases.items():
             if target not in self.identities:
                 raise ValueError(f"aliases.{alias}: there is no identity {target!r}; declared: {identities}")

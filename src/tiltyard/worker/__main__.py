@@ -28,6 +28,7 @@ from tiltyard.worker.host import HostSettings, ModelHost, load_host
 from tiltyard.worker.local import LocalModel
 from tiltyard.worker.packed_cache import PackedCache
 from tiltyard.worker.service import WorkerService
+from tiltyard.worker.speculate import DraftSource
 from tiltyard.worker.usage_metrics import WARM_UP_TENANT
 
 PARENT_WATCH_S = 0.5
@@ -142,6 +143,13 @@ def load(spec: WorkerSpec) -> ModelHost:
             if spec.packed_cache is None
             else PackedCache(Path(spec.packed_cache), spec.packed_cache_bytes),
             fairness=FairnessConfig() if spec.class_weights is None else FairnessConfig(spec.class_weights),
+            speculation=(
+                DraftSource(Path(spec.draft.model_path), spec.draft.quantization)
+                if spec.draft is not None
+                else "prompt-lookup"
+                if spec.speculation == "prompt-lookup"
+                else "off"
+            ),
         ),
         store=IdentityStore(Path(spec.identity_store)),
         progress=progress,

@@ -30,6 +30,7 @@ from tiltyard.worker.answer import DEFAULT_TERMS, AnswerPlan, Terms
 from tiltyard.worker.grammars import Grammars
 from tiltyard.worker.load import KeptPacking, load_native
 from tiltyard.worker.packed_cache import PackedCache
+from tiltyard.worker.speculate import DraftSource, SpeculationChoice, load_draft, speculation_of
 
 Progress = Callable[[int, int], None]
 """`(bytes packed, bytes in all)`."""
@@ -46,6 +47,7 @@ class HostSettings:
     max_sequences: int = 64
     packed_cache: PackedCache | None = None
     fairness: FairnessConfig = field(default_factory=FairnessConfig)
+    speculation: SpeculationChoice = "off"
 
 
 @dataclass(frozen=True)
@@ -245,8 +247,19 @@ def load_host(
             packing=None if cache is None else KeptPacking(cache, weights_digest),
         )
         tokenizer = tokenizing.result()
+        draft = (
+            load_draft(
+                settings.speculation,
+                gguf,
+                threads=settings.threads,
+                isa=settings.isa,
+                precision=first.kv_precision,
+            )
+            if isinstance(settings.speculation, DraftSource)
+            else None
+        )
     native.allocate_kv(1, first.kv_precision)  # to learn the size of a block
-    bytes_a_block = native.kv_bytes_per_block
+    bytes_a_block = native.kv_bytes_per_block + (draft.native.kv_bytes_per_block if draft else 0)
     blocks = settings.kv_memory_bytes // bytes_a_block
     if blocks < 1:
         raise ConfigurationError(
@@ -263,10 +276,19 @@ def load_host(
         max_context=architecture.max_positions,
         observe=observe,
         fairness=settings.fairness,
+        speculation=speculation_of(
+            settings.speculation,
+            draft,
+            native,
+            blocks=blocks,
+            vocab_size=architecture.vocab_size,
+            precision=first.kv_precision,
+        ),
     )
+    speculation = draft.name if draft else None if settings.speculation == "off" else "prompt-lookup"
     served = {
         name: ServedIdentity(
-            name, identities[name], one, _deployment(one.behaviour.digest, native, config, hardware_name())
+            name, identities[name], one, _deployment(one.behaviour.digest, native, config, speculation)
         )
         for name, one in resolved.items()
     }
@@ -301,7 +323,9 @@ def _one_way_of_holding(identities: Mapping[str, IdentityDeclaration]) -> Identi
     return next(iter(identities.values()))
 
 
-def _deployment(behaviour: Digest, native: NativeModel, config: EngineConfig, hardware: str) -> Deployment:
+def _deployment(
+    behaviour: Digest, native: NativeModel, config: EngineConfig, speculation: str | None
+) -> Deployment:
     return Deployment(
         behaviour=behaviour,
         engine_build=f"tiltyard {__version__}",
@@ -310,5 +334,6 @@ def _deployment(behaviour: Digest, native: NativeModel, config: EngineConfig, ha
         block_tokens=BLOCK_TOKENS,
         kv_blocks=config.kv_blocks,
         max_batch_tokens=config.max_batch_tokens,
-        hardware=hardware,
+        speculation=speculation,
+        hardware=hardware_name(),
     )
