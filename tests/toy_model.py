@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tiltyard.engine.engine import Engine, EngineConfig
 from tiltyard.engine.fairness import FairnessConfig
 from tiltyard.engine.request import EngineRequest, RequestClass, SamplingSettings
+from tiltyard.engine.spill import SpillStore
 from tiltyard.kernels import BLOCK_TOKENS
 
 VOCABULARY = 61
@@ -27,6 +28,15 @@ class ToyModel:
     def __init__(self, blocks: int) -> None:
         self.kv = np.full((blocks, BLOCK_TOKENS, 2), NEVER_WRITTEN, np.int64)
         self.calls: list[int] = []
+
+    def copy_block(self, source: int, target: int) -> None:
+        self.kv[target] = self.kv[source]
+
+    def read_block(self, block: int) -> bytes:
+        return self.kv[block].tobytes()
+
+    def write_block(self, block: int, data: bytes) -> None:
+        self.kv[block] = np.frombuffer(data, np.int64).reshape(self.kv[block].shape)
 
     def forward(  # noqa: PLR0917
         self,
@@ -64,12 +74,13 @@ def toy_logits(seen: NDArray[np.int64]) -> NDArray[np.float32]:
     return (values.astype(np.float32) / np.float32(1 << 22)).astype(np.float32)
 
 
-def toy_engine(
+def toy_engine(  # noqa: PLR0917
     blocks: int = 64,
     max_batch_tokens: int = 64,
     max_sequences: int = 8,
     max_context: int = 1024,
     fairness: FairnessConfig | None = None,
+    spill: SpillStore | None = None,
 ) -> Engine:
     config = EngineConfig(
         kv_blocks=blocks,
@@ -79,7 +90,7 @@ def toy_engine(
         max_context=max_context,
         fairness=fairness or FairnessConfig(),
     )
-    return Engine(ToyModel(blocks), config)
+    return Engine(ToyModel(blocks), config, spill)
 
 
 def request(

@@ -61,6 +61,9 @@ class WorkerSettings(Frozen):
     max_batch_tokens: Whole = Field(default=256, ge=32)
     max_sequences: Whole = Field(default=64, ge=1)
     max_queue: Whole = Field(default=256, ge=1)
+    spill_mb: Whole = Field(default=0, ge=0)
+    """Off by default: the cache of past tokens is what users said, and would lie on a disk."""
+    spill_dir: str | None = Field(default=None, min_length=1)
     class_weights: ClassWeights = ClassWeights()
 
 

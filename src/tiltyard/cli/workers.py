@@ -124,6 +124,10 @@ def worker_specs(settings: Settings, paths: Mapping[str, Path]) -> list[WorkerSp
                 max_sequences=options.max_sequences,
                 max_queue=options.max_queue,
                 class_weights=options.class_weights.model_dump(),
+                spill_bytes=options.spill_mb << 20,
+                spill_dir=str(
+                    (settings.base_dir / options.spill_dir).expanduser() if options.spill_dir else run
+                ),
                 identity_store=str(settings.identity_dir),
             )
         )

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tiltyard.engine.blocks import BlockAccountingError
+from tiltyard.engine.blocks import BlockAccountingError, BlockMemory
 from tiltyard.engine.fairness import FairnessConfig
 from tiltyard.engine.limits import check_sampling
 from tiltyard.engine.request import (
@@ -25,6 +25,7 @@ from tiltyard.engine.request import (
 from tiltyard.engine.sampler import Sampled, sample
 from tiltyard.engine.scheduler import Plan, Scheduler
 from tiltyard.engine.sequence import RunningSequence
+from tiltyard.engine.spill import SpillStore
 from tiltyard.errors import ConfigurationError, Conflict, ContextTooLong, InvalidRequest
 from tiltyard.kernels import BLOCK_TOKENS
 
@@ -32,7 +33,7 @@ Observer: TypeAlias = Callable[[str, int, NDArray[np.float32]], None]
 """Called with `(request id, position of the token to choose, row of logits)`; the row is the model's own."""
 
 
-class ForwardModel(Protocol):
+class ForwardModel(BlockMemory, Protocol):
     """What the engine needs of `kernels.NativeModel`; KV blocks have been allocated."""
 
     def forward(  # noqa: PLR0917 - the native function's own order
@@ -81,7 +82,7 @@ class Engine:
     Not thread-safe: one thread calls everything (`check` alone may be called from anywhere).
     """
 
-    def __init__(self, model: ForwardModel, config: EngineConfig) -> None:
+    def __init__(self, model: ForwardModel, config: EngineConfig, spill: SpillStore | None = None) -> None:
         self.config = config
         self.counters = EngineCounters()
         self._model = model
@@ -93,6 +94,8 @@ class Engine:
             max_sequences=config.max_sequences,
             counters=self.counters,
             fairness=config.fairness,
+            memory=model,
+            spill=spill,
         )
         self._logits = np.empty((0, config.vocab_size), np.float32)
 
@@ -169,6 +172,15 @@ class Engine:
     def unfinished_tokens(self) -> int:
         """Prompt tokens still to run plus the most that may still be generated, over all requests."""
         return sum(sequence.unfinished_tokens for sequence in self._requests.values())
+
+    @property
+    def blocks_spilled(self) -> int:
+        """Blocks that are in the second tier only."""
+        return self._scheduler.tree.spilled
+
+    def learn_speed(self, tokens_per_s: float) -> None:
+        """The measured speed of steps: decides whether a spilled block is loaded or computed again."""
+        self._scheduler.learn_speed(tokens_per_s)
 
     @property
     def usage(self) -> Mapping[tuple[str, RequestClass], Usage]:

@@ -49,6 +49,9 @@ class WorkerSpec(WireModel):
     max_queue: int = 256
     class_weights: dict[ServiceClass, float] | None = None
     """`None`: the engine's own."""
+    spill_bytes: int = 0
+    """0: no second tier."""
+    spill_dir: str | None = None
     identity_store: str
     """Root of the content-addressed files; the worker keeps its manifests there."""
 

@@ -133,6 +133,8 @@ def load(spec: WorkerSpec) -> ModelHost:
             kv_memory_bytes=spec.kv_memory_bytes,
             max_batch_tokens=spec.max_batch_tokens,
             max_sequences=spec.max_sequences,
+            spill_bytes=spec.spill_bytes,
+            spill_dir=None if spec.spill_dir is None else Path(spec.spill_dir),
             fairness=FairnessConfig() if spec.class_weights is None else FairnessConfig(spec.class_weights),
         ),
         store=IdentityStore(Path(spec.identity_store)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from tiltyard import __version__
 from tiltyard.engine.engine import Engine, EngineConfig, Observer
 from tiltyard.engine.fairness import FairnessConfig
+from tiltyard.engine.spill import SpillStore
 from tiltyard.errors import ConfigurationError, ContextTooLong, NotFound
 from tiltyard.identity.canonical import Digest, digest_of_file
 from tiltyard.identity.declaration import IdentityDeclaration
@@ -23,6 +25,7 @@ from tiltyard.models.tokenizer import Tokenizer
 from tiltyard.wire.worker import IdentityStatus
 from tiltyard.worker.answer import DEFAULT_TERMS, AnswerPlan, Terms
 from tiltyard.worker.load import load_native
+from tiltyard.worker.spill_file import SpillFile
 
 Progress = Callable[[int, int], None]
 """`(bytes packed, bytes in all)`."""
@@ -38,6 +41,10 @@ class HostSettings:
     max_batch_tokens: int = 256
     max_sequences: int = 64
     fairness: FairnessConfig = field(default_factory=FairnessConfig)
+    spill_bytes: int = 0
+    """Budget of the second tier of the KV cache; 0 is off."""
+    spill_dir: Path | None = None
+    """Where its file lies; `None` for the system's directory of temporary files."""
 
 
 @dataclass(frozen=True)
@@ -93,12 +100,13 @@ class ModelHost:
         tokenizer: Tokenizer,
         identities: Mapping[str, ServedIdentity],
         config: EngineConfig,
+        spill: SpillStore | None = None,
     ) -> None:
         self.native = native
         self.tokenizer = tokenizer
         self.identities = identities
         self.config = config
-        self.engine = Engine(native, config)
+        self.engine = Engine(native, config, spill)
 
     @property
     def max_context_tokens(self) -> int:
@@ -221,7 +229,11 @@ def load_host(
             identity.resolved.put_artifacts(store)
             store.put_manifest(identity.resolved.behaviour)
             store.put_manifest(identity.deployment)
-    return ModelHost(native=native, tokenizer=tokenizer, identities=served, config=config)
+    spill = None
+    if settings.spill_bytes:
+        directory = settings.spill_dir or Path(tempfile.gettempdir())
+        spill = SpillFile(directory, block_bytes=bytes_a_block, budget_bytes=settings.spill_bytes)
+    return ModelHost(native=native, tokenizer=tokenizer, identities=served, config=config, spill=spill)
 
 
 def hardware_name() -> str:
