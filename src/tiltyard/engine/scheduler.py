@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from tiltyard.engine.backlog import Backlog
 from tiltyard.engine.blocks import BlockMemory, BlockPool
 from tiltyard.engine.budget import PrefillBudget
-from tiltyard.engine.fairness import RANK, FairnessConfig, FairShares
+from tiltyard.engine.fairness import CLASSES, RANK, FairnessConfig, FairShares
 from tiltyard.engine.prefix import Node, PrefixTree, common_prefix
 from tiltyard.engine.request import EngineCounters, EngineRequest, Expired, RequestClass
 from tiltyard.engine.sequence import RunningSequence
@@ -108,8 +108,9 @@ class Scheduler:
             self._max_batch_tokens - len(plan.work), prefills, {s.request.priority for s in self.running}
         )
         plan.work += [(s, chunk) for s in prefills if (chunk := chunks.get(s, 0))]
-        for sequence in prefills:
-            self._meter(sequence, chunks.get(sequence, 0))
+        for sequence, chunk in plan.work:
+            if not sequence.outputs or chunk > 1:
+                self._meter(sequence, chunk)
         return plan
 
     def release(self, sequence: RunningSequence) -> None:
@@ -184,12 +185,14 @@ class Scheduler:
                 self.waiting.admitted(sequence, blocked)
                 self._enter(sequence, path)
                 plan.admitted.append(sequence)
+                for victim in plan.preempted:  # what it left is not for its equals
+                    closed.update(_not_above(victim.request.priority))
             elif sequence.aged:
                 break  # what becomes free is for this one
             else:
                 blocked.append(sequence)
-                if sequence.preemptions:  # its own class does not pass it
-                    closed.add(request.priority)
+                if sequence.preemptions:  # only more urgent classes pass it
+                    closed.update(_not_above(request.priority))
                 full.add((request.priority, request.tenant))
 
     def _no_place(self, own: RequestClass) -> bool:
@@ -306,7 +309,7 @@ class Scheduler:
         """Whether the sequence can start now, if need be in place of less urgent ones."""
         if self._fits(sequence, path, self.running):
             return True
-        victims = self._victims(sequence.request.priority)
+        victims = [s for s in self._victims(sequence.request.priority) if s not in plan.admitted]
         staying = [s for s in self.running if s not in victims]
         needed = {node.block for node in path}
         freed = sum(self._only_its(victim, needed) for victim in victims)
@@ -405,3 +408,8 @@ class Scheduler:
         new = max(0, end - max(sequence.computed, sequence.furthest))
         sequence.account.usage.prefill_tokens += new
         sequence.account.usage.recomputed_tokens += chunk - new
+
+
+def _not_above(name: RequestClass) -> tuple[RequestClass, ...]:
+    """A class and all that are less urgent."""
+    return CLASSES[RANK[name] :]
