@@ -263,7 +263,7 @@ async def test_choices_are_told_apart_and_share_the_prompt() -> None:
         hits = worker.service.host.engine.counters.prefix_hit_tokens
     assert [texts(stream.frames, index) for index in range(3)] == ["Hi!"] * 3
     assert [c["index"] for c in stream.frames[-1]["tiltyard"]["choices"]] == [0, 1, 2]
-    assert hits == 2 * 96
+    assert hits == 2 * 100
     assert stream.frames[-1]["usage"]["completion_tokens"] == 12
 
 

@@ -63,6 +63,9 @@ class WorkerSettings(Frozen):
     max_queue: Whole = Field(default=256, ge=1)
     packed_cache_mb: Whole = Field(default=4096, ge=0)
     """Disk for packed weights under the cache directory; 0 keeps none."""
+    spill_mb: Whole = Field(default=0, ge=0)
+    """Off by default: the cache of past tokens is what users said, and would lie on a disk."""
+    spill_dir: str | None = Field(default=None, min_length=1)
     class_weights: ClassWeights = ClassWeights()
 
 

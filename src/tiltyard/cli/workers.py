@@ -137,6 +137,10 @@ def worker_specs(settings: Settings, paths: Mapping[str, Path]) -> list[WorkerSp
                 speculation=settings.models[model].speculation,
                 draft=draft
                 and DraftSpec(model_path=str(paths[draft.model]), quantization=draft.quantization),
+                spill_bytes=options.spill_mb << 20,
+                spill_dir=str(
+                    (settings.base_dir / options.spill_dir).expanduser() if options.spill_dir else run
+                ),
                 identity_store=str(settings.identity_dir),
             )
         )

@@ -60,6 +60,9 @@ class WorkerSpec(WireModel):
     """How tokens are guessed ahead."""
     draft: DraftSpec | None = None
     """Who guesses, where `speculation` is `draft`."""
+    spill_bytes: int = 0
+    """0: no second tier."""
+    spill_dir: str | None = None
     identity_store: str
     """Root of the content-addressed files; the worker keeps its manifests there."""
     packed_cache: str | None = None

@@ -142,6 +142,8 @@ def load(spec: WorkerSpec) -> ModelHost:
             packed_cache=None
             if spec.packed_cache is None
             else PackedCache(Path(spec.packed_cache), spec.packed_cache_bytes),
+            spill_bytes=spec.spill_bytes,
+            spill_dir=None if spec.spill_dir is None else Path(spec.spill_dir),
             fairness=FairnessConfig() if spec.class_weights is None else FairnessConfig(spec.class_weights),
             speculation=(
                 DraftSource(Path(spec.draft.model_path), spec.draft.quantization)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from tiltyard import __version__
 from tiltyard.engine.constraint import Grammar
 from tiltyard.engine.engine import Engine, EngineConfig
 from tiltyard.engine.fairness import FairnessConfig
+from tiltyard.engine.spill import SpillStore
 from tiltyard.engine.verify import Observer
 from tiltyard.errors import ConfigurationError, ContextTooLong, InvalidRequest, NotFound
 from tiltyard.identity.canonical import Digest
@@ -31,6 +33,7 @@ from tiltyard.worker.grammars import Grammars
 from tiltyard.worker.load import KeptPacking, load_native
 from tiltyard.worker.packed_cache import PackedCache
 from tiltyard.worker.speculate import DraftSource, SpeculationChoice, load_draft, speculation_of
+from tiltyard.worker.spill_file import SpillFile
 
 Progress = Callable[[int, int], None]
 """`(bytes packed, bytes in all)`."""
@@ -48,6 +51,10 @@ class HostSettings:
     packed_cache: PackedCache | None = None
     fairness: FairnessConfig = field(default_factory=FairnessConfig)
     speculation: SpeculationChoice = "off"
+    spill_bytes: int = 0
+    """Budget of the second tier of the KV cache; 0 is off."""
+    spill_dir: Path | None = None
+    """Where its file lies; `None` for the system's directory of temporary files."""
 
 
 @dataclass(frozen=True)
@@ -106,12 +113,13 @@ class ModelHost:
         tokenizer: Tokenizer,
         identities: Mapping[str, ServedIdentity],
         config: EngineConfig,
+        spill: SpillStore | None = None,
     ) -> None:
         self.native = native
         self.tokenizer = tokenizer
         self.identities = identities
         self.config = config
-        self.engine = Engine(native, config)
+        self.engine = Engine(native, config, spill)
         self.grammars = Grammars(tokenizer, config.vocab_size)
 
     @property
@@ -297,7 +305,11 @@ def load_host(
             identity.resolved.put_artifacts(store)
             store.put_manifest(identity.resolved.behaviour)
             store.put_manifest(identity.deployment)
-    return ModelHost(native=native, tokenizer=tokenizer, identities=served, config=config)
+    spill = None
+    if settings.spill_bytes:
+        directory = settings.spill_dir or Path(tempfile.gettempdir())
+        spill = SpillFile(directory, block_bytes=bytes_a_block, budget_bytes=settings.spill_bytes)
+    return ModelHost(native=native, tokenizer=tokenizer, identities=served, config=config, spill=spill)
 
 
 def hardware_name() -> str:
