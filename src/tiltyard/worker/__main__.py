@@ -170,7 +170,9 @@ def warm(host: ModelHost) -> None:
         LocalModel(host).generate(served.name, messages=words, seed=0, max_tokens=2)
     rows = min(WARM_UP_ROWS, host.max_context_tokens - 1, host.config.vocab_size)
     hot = SamplingSettings(temperature=1.0, top_p=0.9)
-    host.engine.submit(EngineRequest("warm-up", tuple(range(rows)), hot, 2, frozenset(), "warm-up", tenant=WARM_UP_TENANT))
+    host.engine.submit(
+        EngineRequest("warm-up", tuple(range(rows)), hot, 2, frozenset(), "warm-up", tenant=WARM_UP_TENANT)
+    )
     while host.engine.has_work:
         host.engine.step()
 
