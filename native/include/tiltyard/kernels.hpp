@@ -129,5 +129,7 @@ extern const KernelTable kernels_scalar;
 extern const KernelTable kernels_avx2;
 extern const KernelTable kernels_avx512;
 extern const KernelTable kernels_avx512_vnni;
+extern const KernelTable kernels_neon;
+extern const KernelTable kernels_neon_dot;
 
 }  // namespace tiltyard
