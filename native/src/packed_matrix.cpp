@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "tiltyard/half.hpp"
+#include "tiltyard/share_out.hpp"
 
 namespace tiltyard {
 
@@ -24,8 +25,8 @@ uint16_t q4_0_minimum(uint16_t scale, const std::string& name) {
 }  // namespace
 
 PackedMatrix::PackedMatrix(const std::string& name, GgmlType type, const uint8_t* raw, size_t bytes,
-                           RowGroups rows, int columns)
-    : form_(packed_form(type)), groups_(rows), columns_(columns) {
+                           RowGroups rows, int columns, std::optional<GgmlType> requantize, ThreadPool* pool)
+    : form_(packed_form(requantize.value_or(type))), groups_(rows), columns_(columns) {
     if (columns % block_values(type))
         throw std::invalid_argument(name + ": " + std::to_string(columns) +
                                     " columns do not fill blocks of 32, which " + ggml_name(type) +
@@ -36,9 +37,33 @@ PackedMatrix::PackedMatrix(const std::string& name, GgmlType type, const uint8_t
                                     std::to_string(rows.rows) + " x " + std::to_string(columns) +
                                     " values of " + ggml_name(type) + " are " +
                                     std::to_string(row_bytes * rows.rows));
+    if (requantize == type) requantize.reset();
+    if (requantize && columns % kQuantBlock)
+        throw std::invalid_argument(name + ": " + std::to_string(columns) +
+                                    " columns do not fill blocks of 32, so it cannot be requantized");
     memory_ = MappedMemory(this->bytes());
     base_ = memory_.data();
-    for (int r = 0; r < rows.rows; r++) pack_row(name, type, raw + r * row_bytes, r);
+    share_out(pool, rows.rows, 4 * kTileRows, [&](int first, int last) {
+        std::vector<float> values(requantize ? columns : 0);
+        std::vector<uint8_t> encoded(requantize ? (size_t)columns / kQuantBlock * block_bytes(*requantize)
+                                                : 0);
+        for (int r = first; r < last; r++) {
+            const uint8_t* row = raw + r * row_bytes;
+            if (requantize) {
+                decode_row(type, row, columns, values.data());
+                encode_row(*requantize, values.data(), columns, encoded.data());
+            }
+            pack_row(name, requantize.value_or(type), requantize ? encoded.data() : row, r);
+        }
+    });
+}
+
+PackedMatrix::PackedMatrix(const std::string& name, WeightForm form, const uint8_t* tiles, size_t bytes,
+                           RowGroups rows, int columns, std::shared_ptr<const void> keeper)
+    : keeper_(std::move(keeper)), base_(tiles), form_(form), groups_(rows), columns_(columns) {
+    if (bytes != this->bytes())
+        throw std::invalid_argument(name + ": " + std::to_string(bytes) +
+                                    " packed bytes, but its shape takes " + std::to_string(this->bytes()));
 }
 
 void PackedMatrix::pack_row(const std::string& name, GgmlType type, const uint8_t* raw, int row) {
@@ -73,11 +98,18 @@ void PackedMatrix::pack_row(const std::string& name, GgmlType type, const uint8_
     }
 }
 
-void PackedMatrix::move_to(uint8_t* base, int run, int period) {
-    for (int i = 0; i < tiles(); i++)
-        std::memcpy(base + (size_t)(i / run * period + i % run) * tile_bytes(), tile(i), tile_bytes());
+void PackedMatrix::move_to(uint8_t* base, int run, int period, ThreadPool* pool) {
+    share_out(pool, tiles(), 4, [&](int first, int last) {
+        for (int i = first; i < last; i++)
+            std::memcpy(base + (size_t)(i / run * period + i % run) * tile_bytes(), tile(i), tile_bytes());
+    });
     base_ = base, run_ = run, period_ = period;
     memory_ = MappedMemory();
+    keeper_.reset();
+}
+
+void PackedMatrix::copy_tiles(uint8_t* out) const {
+    for (int i = 0; i < tiles(); i++) std::memcpy(out + i * tile_bytes(), tile(i), tile_bytes());
 }
 
 void PackedMatrix::decode(int row, float* out) const {
