@@ -11,6 +11,7 @@
 #include <memory>
 #include <stdexcept>
 
+#include "tiltyard/ceilings.hpp"
 #include "tiltyard/isa.hpp"
 #include "tiltyard/model.hpp"
 #include "tiltyard/philox.hpp"
@@ -174,6 +175,26 @@ nb::dict operator_seconds(Model& model) {
     return seconds;
 }
 
+nb::dict multiply_adds(const Model& model) {
+    nb::dict uses;
+    const MultiplyAdds m = model.multiply_adds();
+    uses["layers_int4"] = m.layers[0], uses["layers_int8"] = m.layers[1], uses["layers_float"] = m.layers[2];
+    uses["head_int4"] = m.head[0], uses["head_int8"] = m.head[1], uses["head_float"] = m.head[2];
+    return uses;
+}
+
+nb::dict ceilings(const std::string& isa, int threads, size_t read_bytes, double seconds) {
+    if (threads < 1 || threads > 256) refuse("threads is " + std::to_string(threads) + "; use 1 to 256");
+    Ceilings found;
+    {
+        nb::gil_scoped_release release;
+        found = measure_ceilings(isa, threads, read_bytes, seconds);
+    }
+    nb::dict rates;
+    rates["read_bytes"] = found.read_bytes, rates["int4"] = found.int4, rates["int8"] = found.int8;
+    return rates;
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -320,9 +341,17 @@ NB_MODULE(_native, m) {
                      "Wall time of each operator since the last reset, waits included.")
         .def_prop_ro("kv_bytes_per_block", &Model::kv_bytes_per_block)
         .def_prop_ro("weight_bytes", &Model::weight_bytes)
+        .def_prop_ro("multiply_adds", &multiply_adds, nb::sig("def multiply_adds(self) -> dict[str, int]"),
+                     "Of the matrices, for one row: by weight type, in the layers and in the output matrix.")
         .def_prop_ro("threads", &Model::threads)
         .def_prop_ro("isa", [](const Model& model) { return std::string(model.isa()); });
 
+    m.def("ceilings", &ceilings, nb::kw_only(), "isa"_a, "threads"_a, "read_bytes"_a, "seconds"_a,
+          nb::sig(
+              "def ceilings(*, isa: str, threads: int, read_bytes: int, seconds: float) -> dict[str, float]"),
+          "What this machine can do at most, a second: `read_bytes` from a memory of that size, `int4` and "
+          "`int8` "
+          "multiply-adds.");
     m.def("native_isas", &available_isas, "Instruction sets that this build and this CPU share, best first.");
     m.def("sample_rows", &sample_rows, "logits"_a.noconvert(), "temperature"_a.noconvert(),
           "top_k"_a.noconvert(), "top_p"_a.noconvert(), "min_p"_a.noconvert(), "seeds"_a.noconvert(),

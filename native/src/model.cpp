@@ -327,6 +327,20 @@ size_t Model::weight_bytes() const {
     return bytes;
 }
 
+MultiplyAdds Model::multiply_adds() const {
+    MultiplyAdds found;
+    const auto add = [](std::array<int64_t, 3>& sums, const PackedMatrix& m) {
+        const int kind = m.form() == WeightForm::q4 ? 0 : m.form() == WeightForm::q8 ? 1 : 2;
+        sums[kind] += (int64_t)m.tiles() * kTileRows * m.columns();
+    };
+    for (const Layer& l : layers_)
+        for (const PackedMatrix* m :
+             {&l.query, &l.key, &l.value, &l.attention_output, &l.gate, &l.up, &l.down})
+            add(found.layers, *m);
+    add(found.head, shape_.tied_embeddings ? embedding_ : output_);
+    return found;
+}
+
 std::array<double, kOperators> Model::operator_seconds() {
     std::lock_guard lock(mutex_);
     return seconds_;

@@ -134,11 +134,18 @@ struct KernelTable {
     void (*row_weights)(const float* x, int n, float maximum, float temperature, float* scaled,
                         float* weight);
     double (*row_exp_total)(const float* x, int n, float maximum);  // sum of exp(x - maximum)
+
+    // for measuring; see ceilings.inl
+    double (*most_int4)(int rounds, uint8_t* scratch);
+    double (*most_int8)(int rounds, uint8_t* scratch);
+    void (*read_all)(const uint8_t* p, size_t bytes, uint8_t* scratch);
 };
 
 extern const KernelTable kernels_scalar;
 extern const KernelTable kernels_avx2;
 extern const KernelTable kernels_avx512;
 extern const KernelTable kernels_avx512_vnni;
+extern const KernelTable kernels_neon;
+extern const KernelTable kernels_neon_dot;
 
 }  // namespace tiltyard

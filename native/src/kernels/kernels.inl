@@ -20,6 +20,8 @@ static void tile_any(const uint8_t* w, int blocks, Activations x, int tokens, fl
 #include "attention.inl"
 //
 #include "rows.inl"
+//
+#include "ceilings.inl"
 
 constexpr KernelTable make_table(const char* isa) {
     return {
@@ -49,5 +51,8 @@ constexpr KernelTable make_table(const char* isa) {
         .row_find = row_find,
         .row_weights = row_weights,
         .row_exp_total = row_exp_total,
+        .most_int4 = most_int4,
+        .most_int8 = most_int8,
+        .read_all = read_all,
     };
 }
