@@ -47,31 +47,33 @@ static inline void store_products(const uint8_t* halves, const uint8_t* factors,
     for (int i = 0; i < kTileRows; i += 8) f8_store(out + i, f8_mul(f8_load_f16(h + i), f8_load_i8(f + i)));
 }
 
-// Opened blocks with a minimum. Sums of five bits would leave 16 bits after four steps of eight: two sums.
+// Opened blocks with a minimum. Sums of five bits would leave 16 bits after four steps of eight: two halves.
 template <int Bits>
 struct OpenedWithMinimum {
     template <int M>
     static inline void add(const uint8_t* opened, int b, const Activations& x, Sums<M>& sums) {
+        constexpr int kParts = Bits > 4 ? 2 : 1, kSteps = 8 / kParts;
         const int8_t* xb = x.q + b * kQuantBlock;
-        WideDot4 dot[M], more[M];
-        for (int t = 0; t < M; t++) dot[t] = more[t] = w_dot4_zero();
+        Wide sum[M];
+#pragma GCC unroll 2
+        for (int part = 0; part < kParts; part++) {
+            WideDot4 dot[M];
+            for (int t = 0; t < M; t++) dot[t] = w_dot4_zero();
 #pragma GCC unroll 8
-        for (int s = 0; s < 8; s++) {
-            const Bytes64 weights = b64_load(opened + s * 64);
+            for (int s = part * kSteps; s < (part + 1) * kSteps; s++) {
+                const Bytes64 weights = b64_load(opened + s * 64);
 #pragma GCC unroll 8
-            for (int t = 0; t < M; t++)
-                if (Bits > 4 && s >= 4)
-                    more[t] = w_dot4_add(more[t], weights, step_of(xb + t * x.row_values, s));
-                else
+                for (int t = 0; t < M; t++)
                     dot[t] = w_dot4_add(dot[t], weights, step_of(xb + t * x.row_values, s));
+            }
+            for (int t = 0; t < M; t++)  // integers below 2^24: exact
+                sum[t] = part ? w_fma1(w_dot4_float(dot[t]), 1.0f, sum[t]) : w_dot4_float(dot[t]);
         }
         const float* scales = reinterpret_cast<const float*>(opened + 512);
         const Wide scale = w_load(scales), minimum = w_load(scales + kTileRows);
         sums.update([&](int t, Wide acc) {
             const size_t at = t * x.row_blocks + b;
-            Wide sum = w_dot4_float(dot[t]);
-            if (Bits > 4) sum = w_fma1(w_dot4_float(more[t]), 1.0f, sum);  // integers below 2^24: exact
-            acc = w_fma(sum, w_scaled(scale, x.scale[at]), acc);
+            acc = w_fma(sum[t], w_scaled(scale, x.scale[at]), acc);
             return w_fma1(minimum, x.sum[at], acc);
         });
     }
@@ -140,29 +142,32 @@ struct BlocksQ6K {
     template <int M>
     static inline void add(const uint8_t* opened, int b, const Activations& x, Sums<M>& sums) {
         const int8_t* xb = x.q + b * kQuantBlock;
-        WideDot8 dot[2][M];
-        for (int t = 0; t < M; t++)
-            for (int half = 0; half < 2; half++) {
+        Wide sum[M];
+#pragma GCC unroll 2
+        for (int half = 0; half < 2;
+             half++) {  // even steps read the first sixteen values, odd ones the others
+            WideDot8 dot[M];
+            for (int t = 0; t < M; t++) {
                 int32_t bias =
                     0;  // -128 * sum of half a block's q, which one vocabulary wants (simd_avx512.hpp)
                 for (int k = 0; k < 16; k++) bias -= 128 * xb[t * x.row_values + half * 16 + k];
-                dot[half][t] = w_dot8_start(&bias);
+                dot[t] = w_dot8_start(&bias);
             }
+#pragma GCC unroll 4
+            for (int s = half; s < 8; s += 2) {
+                const WideWeights8 weights = w_weights8(b64_load(opened + s * 64));
 #pragma GCC unroll 8
-        for (int s = 0; s < 8; s++) {
-            const WideWeights8 weights = w_weights8(b64_load(opened + s * 64));
-#pragma GCC unroll 8
+                for (int t = 0; t < M; t++)
+                    dot[t] = w_dot8_add(dot[t], weights, step_of(xb + t * x.row_values, s));
+            }
+            // below 2 * 16 * 32 * 127 * 128 < 2^24: every product and the sum are exact
+            const Wide scales = small(opened + 576 + half * kTileRows);
             for (int t = 0; t < M; t++)
-                dot[s % 2][t] = w_dot8_add(dot[s % 2][t], weights, step_of(xb + t * x.row_values, s));
+                sum[t] = w_fma(w_dot8_float(dot[t]), scales, half ? sum[t] : w_zero());
         }
         const Wide d = w_load(reinterpret_cast<const float*>(opened + 512));
-        const Wide first = small(opened + 576), second = small(opened + 592);
-        sums.update([&](int t, Wide acc) {
-            // below 2 * 16 * 32 * 127 * 128 < 2^24: every product and the sum are exact
-            Wide sum = w_fma(w_dot8_float(dot[0][t]), first, w_zero());
-            sum = w_fma(w_dot8_float(dot[1][t]), second, sum);
-            return w_fma(sum, w_scaled(d, x.scale[t * x.row_blocks + b]), acc);
-        });
+        sums.update(
+            [&](int t, Wide acc) { return w_fma(sum[t], w_scaled(d, x.scale[t * x.row_blocks + b]), acc); });
     }
 };
 
