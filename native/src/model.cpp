@@ -171,8 +171,8 @@ void Model::set_tensor(const std::string& name, GgmlType type, const uint8_t* ra
     std::lock_guard lock(mutex_);
     if (finished_) refuse(name + ": the model is finished; make a new one to change its weights");
     if (const std::optional<VectorSlot> slot = vector_slot(name)) {
-        if (type != GgmlType::f32 && type != GgmlType::f16)
-            refuse(name + ": a norm or a bias must be F32 or F16, not " + ggml_name(type));
+        if (type != GgmlType::f32 && type != GgmlType::f16 && type != GgmlType::bf16)
+            refuse(name + ": a norm or a bias must be F32, F16 or BF16, not " + ggml_name(type));
         if (requantize) refuse(name + ": a norm or a bias cannot be requantized");
         if (bytes != slot->size * block_bytes(type))
             refuse(name + ": " + std::to_string(bytes) + " bytes, but " + std::to_string(slot->size) +
