@@ -109,6 +109,15 @@ nb::dict operator_seconds(Model& model) {
     return seconds;
 }
 
+nb::dict expert_counters(Model& model) {
+    const ExpertCounters c = model.expert_counters();
+    nb::dict counters;
+    counters["hits"] = c.hits, counters["misses"] = c.misses, counters["bytes_read"] = c.bytes_read;
+    counters["resident"] = c.resident, counters["slots"] = c.slots;
+    counters["slot_bytes"] = c.slot_bytes, counters["file_bytes"] = c.file_bytes;
+    return counters;
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -124,14 +133,17 @@ NB_MODULE(_native, m) {
             "__init__",
             [](Model* self, int n_layers, int n_heads, int n_kv_heads, int head_dim, int dim, int ff_dim,
                int vocab_size, int max_positions, float norm_eps, double rope_base, int rope_dim,
-               bool tied_embeddings, int threads, const std::string& isa) {
+               bool tied_embeddings, int threads, const std::string& isa, int n_experts, int n_experts_used,
+               int expert_ff_dim, bool normalize_experts) {
                 new (self) Model(ModelShape{n_layers, n_heads, n_kv_heads, head_dim, dim, ff_dim, vocab_size,
-                                            max_positions, norm_eps, rope_base, rope_dim, tied_embeddings},
+                                            max_positions, norm_eps, rope_base, rope_dim, tied_embeddings,
+                                            n_experts, n_experts_used, expert_ff_dim, normalize_experts},
                                  threads, isa);
             },
             nb::kw_only(), "n_layers"_a, "n_heads"_a, "n_kv_heads"_a, "head_dim"_a, "dim"_a, "ff_dim"_a,
             "vocab_size"_a, "max_positions"_a, "norm_eps"_a, "rope_base"_a, "rope_dim"_a, "tied_embeddings"_a,
-            "threads"_a, "isa"_a,
+            "threads"_a, "isa"_a, "n_experts"_a = 0, "n_experts_used"_a = 0, "expert_ff_dim"_a = 0,
+            "normalize_experts"_a = true,
             "Dimensions as in the GGUF header. Raises ValueError naming the field that is out of range.")
         .def(
             "set_tensor",
@@ -145,6 +157,17 @@ NB_MODULE(_native, m) {
             "name"_a, "ggml_type"_a, "data"_a.noconvert(), "requantize"_a = nb::none(),
             "Pack one tensor from its raw GGUF bytes; `data` is not kept. `requantize`: Q4_0 (2), Q8_0 (8) "
             "or None.")
+        .def(
+            "offload_experts",
+            [](Model& model, const std::string& directory, size_t memory_bytes) {
+                model.offload_experts(directory, memory_bytes);
+            },
+            "directory"_a, "memory_bytes"_a,
+            "Keep experts in an unnamed file in `directory`, and in memory as many as fit. Call it before "
+            "the "
+            "first\ntensor. Raises RuntimeError if no file can be made; `finish` raises ValueError for too "
+            "little "
+            "memory.")
         .def("finish", &Model::finish, "Raises ValueError naming the tensors that are missing.")
         .def(
             "allocate_kv",
@@ -193,6 +216,10 @@ NB_MODULE(_native, m) {
         .def_prop_ro("operator_seconds", &operator_seconds,
                      nb::sig("def operator_seconds(self) -> dict[str, float]"),
                      "Wall time of each operator since the last reset, waits included.")
+        .def_prop_ro(
+            "expert_counters", &expert_counters, nb::sig("def expert_counters(self) -> dict[str, int]"),
+            "hits and misses (experts that a layer of a step needed: were they in memory?), bytes_read, "
+            "resident,\nslots, slot_bytes, file_bytes.")
         .def_prop_ro("kv_bytes_per_block", &Model::kv_bytes_per_block)
         .def_prop_ro("weight_bytes", &Model::weight_bytes)
         .def_prop_ro("threads", &Model::threads)

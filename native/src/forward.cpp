@@ -31,6 +31,7 @@ class ForwardPass {
           ff_(round_up(s_.ff_dim, kQuantBlock)),
           query_(s_.heads * s_.head_dim),
           attended_(round_up(query_, kQuantBlock)),
+          expert_ff_(round_up(s_.expert_ff, kQuantBlock)),
           static_(batch.rows <= kStaticRows),
           precision_(static_cast<int>(model.kv_.precision())),
           query_scale_((float)(1.0 / std::sqrt((double)s_.head_dim))) {}
@@ -44,6 +45,10 @@ class ForwardPass {
             qkv(walker, i);
             attend(walker, i);
             add_product(walker, layer.attention_output, rows_of(w_.attended, attended_), kAttentionOutput);
+            if (s_.experts) {
+                experts(walker, i);
+                continue;
+            }
             norm(walker, layer.ff_norm, b_.rows, nullptr, {&layer.gate, &layer.up});
             gate_up(walker, layer);
             add_product(walker, layer.down, rows_of(w_.hidden, ff_), kDown);
@@ -79,11 +84,13 @@ class ForwardPass {
                 const int high = (int)((long)units * (thread + 1) / pool.size());
                 for (int i = low; i < high; i++) unit(i);
             } else {
-                std::atomic<int>& next = pass.w_.counters[phase].next;
+                std::atomic<int>& next = pass.w_.counters[phase % 3].next;
                 for (int i; (i = next.fetch_add(chunk, std::memory_order_relaxed)) < units;)
                     for (int j = i; j < std::min(i + chunk, units); j++) unit(j);
             }
             phase++;
+            // the counter of the phase to come was last used two barriers ago
+            if (!thread) pass.w_.counters[phase % 3].next.store(0, std::memory_order_relaxed);
             pool.barrier();
             if (thread) return;
             const auto now = std::chrono::steady_clock::now();
@@ -116,7 +123,10 @@ class ForwardPass {
     // rows [t0, t1) times one tile of 16 weight rows -> out[(t - t0) * stride + 0 .. 15]
     void product(Walker& walker, const PackedMatrix& w, int tile, const Activations& x, int t0, int t1,
                  float* out, int stride) const {
-        const uint8_t* weights = w.tile(tile);
+        product(walker, w, w.tile(tile), x, t0, t1, out, stride);
+    }
+    void product(Walker& walker, const PackedMatrix& w, const uint8_t* weights, const Activations& x, int t0,
+                 int t1, float* out, int stride) const {
         const auto kernel = k_.tile[static_cast<int>(w.form())];
         const bool unpack =
             w.form() == WeightForm::q4 && t1 - t0 >= kUnpackRows && w.blocks() <= kUnpackBlocks;
@@ -283,6 +293,12 @@ class ForwardPass {
         });
     }
 
+    void experts(Walker& walker, int index);
+    void route(Walker& walker, int index);
+    void gather(Walker& walker, const Layer& layer);
+    void expert_gate_up(Walker& walker, int index, PlacedExpert placed, int unit);
+    void expert_down(Walker& walker, int index, PlacedExpert placed, int tile);
+
     void logits(Walker& walker, const PackedMatrix& head) {
         const Activations x = rows_of(w_.normed, dim_);
         walker.each(kHead, head.tiles(), b_.outputs <= kStaticRows ? 0 : 8, [&](int tile) {
@@ -303,18 +319,20 @@ class ForwardPass {
     Workspace& w_;
     const ModelShape& s_;
     const KernelTable& k_;
-    const int dim_, ff_, query_, attended_;  // padded lengths of rows (query_ has no padding)
+    const int dim_, ff_, query_, attended_, expert_ff_;  // padded lengths of rows (query_ has no padding)
     const bool static_;
     const int precision_;
     const float query_scale_;
 };
+
+#include "forward_experts.inl"
 
 void Model::prepare(const Batch& b) {
     const int dim = round_up(shape_.dim, kQuantBlock), ff = round_up(shape_.ff_dim, kQuantBlock);
     const int query = shape_.heads * shape_.head_dim, attended = round_up(query, kQuantBlock);
     const int rows = std::max(b.rows, b.outputs);  // an output row may be asked for twice
     if (rows > work_.rows) {
-        const auto grow = [&](Workspace::Quantized& q, size_t padded) {
+        const auto grow = [](Workspace::Quantized& q, size_t padded, size_t rows) {
             const size_t scales = rows * (size_t)round_up((int)padded / kQuantBlock, 8);
             q.q.assign(rows * padded, 0), q.values.assign(rows * padded, 0), q.outlier_at.assign(scales, 0);
             for (auto* floats : {&q.scale, &q.sum, &q.outlier}) floats->assign(scales, 0);
@@ -324,7 +342,17 @@ void Model::prepare(const Batch& b) {
                               0);  // padding is zero, and stays so: weights there are zero
         work_.query.assign((size_t)rows * query, 0);
         work_.attention.assign((size_t)rows * attended, 0);
-        grow(work_.normed, dim), grow(work_.attended, attended), grow(work_.hidden, ff);
+        grow(work_.normed, dim, rows), grow(work_.attended, attended, rows);
+        if (shape_.experts) {
+            const size_t pairs = (size_t)rows * shape_.experts_used;
+            work_.router.assign((size_t)rows * round_up(shape_.experts, kTileRows), 0);
+            work_.expert_outputs.assign(pairs * dim, 0);
+            work_.groups.resize(rows, shape_.experts_used, shape_.experts);
+            grow(work_.gathered, dim, pairs);
+            grow(work_.hidden, round_up(shape_.expert_ff, kQuantBlock), pairs);
+        } else {
+            grow(work_.hidden, ff, rows);
+        }
         work_.splits_done.reset(new std::atomic<int>[(size_t)rows * shape_.kv_heads]);
         for (size_t i = 0; i < (size_t)rows * shape_.kv_heads; i++) work_.splits_done[i].store(0);
         work_.rows = rows;
@@ -353,6 +381,7 @@ void Model::forward(const Batch& batch) {
     prepare(batch);
     ForwardPass pass(*this, batch);
     pool_.run([&](int thread) { pass.run(thread); });
+    experts_.check();
 }
 
 }  // namespace tiltyard

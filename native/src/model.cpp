@@ -35,6 +35,11 @@ ModelShape checked(const ModelShape& s) {
     check_range("max_positions", s.max_positions, 1, kMost);  // rope's argument reduction is exact up to here
     check_range("rope_dim", s.rope_dim, 0, s.head_dim);
     if (s.rope_dim % 2) refuse("rope_dim is " + std::to_string(s.rope_dim) + ", not even");
+    if (s.experts) {
+        check_range("n_experts", s.experts, 2, 1024);
+        check_range("n_experts_used", s.experts_used, 1, s.experts);
+        check_range("expert_ff_dim", s.expert_ff, 1, kMost);
+    }
     if (!(s.norm_eps > 0 && s.norm_eps < 1)) refuse("norm_eps must lie between 0 and 1, both excluded");
     if (!(s.rope_base >= 1 && s.rope_base <= 1e12)) refuse("rope_base must lie between 1 and 1e12");
     return s;
@@ -52,12 +57,13 @@ Model::Model(const ModelShape& shape, int threads, const std::string& isa)
       kernels_(kernels_for(isa)),
       pool_(checked_threads(threads)),
       rope_(shape.rope_dim, shape.rope_base),
-      layers_(shape.layers) {
-    work_.counters = std::vector<Workspace::Counter>(shape.layers * 10 + 8);
+      layers_(shape.layers),
+      experts_(shape.experts ? shape.layers : 0, shape.experts) {
     const int group = shape.heads / shape.kv_heads;
     work_.scratch.resize(threads);
     for (auto& scratch : work_.scratch) {
-        scratch.attention.resize((size_t)group * (shape.head_dim + 2) + shape.head_dim);
+        scratch.attention.resize(std::max((size_t)group * (shape.head_dim + 2) + shape.head_dim,
+                                          (size_t)2 * round_up(shape.experts, 8)));
         scratch.outputs.resize(kChunkRows * kUnitColumns);
         scratch.unpacked.resize(kUnpackBlocks * kUnpackedBytes);
     }
@@ -94,6 +100,14 @@ std::optional<Model::Slot> Model::matrix_slot(const std::string& name) {
     if (rest == "attn_k.weight") return Slot{&layer.key, key, s.dim};
     if (rest == "attn_v.weight") return Slot{&layer.value, key, s.dim};
     if (rest == "attn_output.weight") return Slot{&layer.attention_output, dim, s.heads * s.head_dim};
+    if (s.experts) {
+        const RowGroups inner{s.experts * s.expert_ff, s.expert_ff}, outer{s.experts * s.dim, s.dim};
+        if (rest == "ffn_gate_inp.weight") return Slot{&layer.router, {s.experts, s.experts}, s.dim};
+        if (rest == "ffn_gate_exps.weight") return Slot{&layer.gate, inner, s.dim, kExpertGate, index};
+        if (rest == "ffn_up_exps.weight") return Slot{&layer.up, inner, s.dim, kExpertUp, index};
+        if (rest == "ffn_down_exps.weight") return Slot{&layer.down, outer, s.expert_ff, kExpertDown, index};
+        return std::nullopt;
+    }
     if (rest == "ffn_gate.weight") return Slot{&layer.gate, ff, s.dim};
     if (rest == "ffn_up.weight") return Slot{&layer.up, ff, s.dim};
     if (rest == "ffn_down.weight") return Slot{&layer.down, dim, s.ff_dim};
@@ -123,6 +137,7 @@ void Model::set_tensor(const std::string& name, GgmlType type, const uint8_t* ra
                " embeddings");
     if (!requantize || *requantize == type) {
         *slot->matrix = PackedMatrix(name, type, raw, bytes, slot->rows, slot->columns);
+        if (slot->part) experts_.put(slot->layer, *slot->part, *slot->matrix);
         return;
     }
     if (*requantize != GgmlType::q4_0 && *requantize != GgmlType::q8_0)
@@ -143,6 +158,7 @@ void Model::set_tensor(const std::string& name, GgmlType type, const uint8_t* ra
     }
     *slot->matrix =
         PackedMatrix(name, *requantize, encoded.data(), encoded.size(), slot->rows, slot->columns);
+    if (slot->part) experts_.put(slot->layer, *slot->part, *slot->matrix);
 }
 
 void Model::finish() {
@@ -165,12 +181,15 @@ void Model::finish() {
         need(!layer.key.empty(), prefix + "attn_k.weight");
         need(!layer.value.empty(), prefix + "attn_v.weight");
         need(!layer.attention_output.empty(), prefix + "attn_output.weight");
-        need(!layer.gate.empty(), prefix + "ffn_gate.weight");
-        need(!layer.up.empty(), prefix + "ffn_up.weight");
-        need(!layer.down.empty(), prefix + "ffn_down.weight");
+        const std::string kind = shape_.experts ? "_exps.weight" : ".weight";
+        if (shape_.experts) need(!layer.router.empty(), prefix + "ffn_gate_inp.weight");
+        need(!layer.gate.empty(), prefix + "ffn_gate" + kind);
+        need(!layer.up.empty(), prefix + "ffn_up" + kind);
+        need(!layer.down.empty(), prefix + "ffn_down" + kind);
     }
     if (count)
         refuse(std::to_string(count) + " tensors are missing: " + missing + (count > 8 ? ", ..." : ""));
+    experts_.finish();
     arrange_weights();
     finished_ = true;
 }
@@ -191,6 +210,12 @@ void Model::arrange_weights() {
     };
     for (Layer& layer : layers_) {
         for (PackedMatrix* m : {&layer.query, &layer.key, &layer.value, &layer.attention_output}) append(*m);
+        if (shape_.experts) {
+            append(layer.router);
+            if (!experts_.offloads())
+                for (PackedMatrix* m : {&layer.gate, &layer.up, &layer.down}) append(*m);
+            continue;
+        }
         if (layer.gate.form() == layer.up.form()) {
             places.push_back({&layer.gate, size, 2, 4});
             places.push_back({&layer.up, size + 2 * layer.up.tile_bytes(), 2, 4});
@@ -243,9 +268,24 @@ size_t Model::weight_bytes() const {
     size_t bytes = embedding_.bytes() + output_.bytes();
     for (const Layer& l : layers_)
         for (const PackedMatrix* m :
-             {&l.query, &l.key, &l.value, &l.attention_output, &l.gate, &l.up, &l.down})
+             {&l.query, &l.key, &l.value, &l.attention_output, &l.gate, &l.up, &l.down, &l.router})
             bytes += m->bytes();
     return bytes;
+}
+
+void Model::offload_experts(const std::string& directory, size_t memory_bytes) {
+    std::lock_guard lock(mutex_);
+    if (!shape_.experts) refuse("this model has no experts to offload");
+    for (const Layer& layer : layers_)
+        if (finished_ || experts_.offloads() || !layer.gate.empty() || !layer.up.empty() ||
+            !layer.down.empty())
+            refuse("experts must be offloaded once, before the first tensor");
+    experts_.offload(directory, memory_bytes);
+}
+
+ExpertCounters Model::expert_counters() {
+    std::lock_guard lock(mutex_);
+    return experts_.counters();
 }
 
 std::array<double, kOperators> Model::operator_seconds() {

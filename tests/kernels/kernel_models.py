@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tiltyard.kernels import BLOCK_TOKENS, NativeModel
 from tiltyard.kernels.reference import Matrix, Shape, decode
+from tiltyard.kernels.reference_experts import Experts
 
 F32, F16, Q4_0, Q4_1, Q8_0 = 0, 1, 2, 3, 8
 BLOCK_BYTES = {F32: 4, F16: 2, Q4_0: 18, Q4_1: 20, Q8_0: 34}
@@ -42,6 +43,7 @@ class SmallModel:
     tied: bool = True
     seed: int = 0
     max_positions: int = 1024
+    experts: Experts | None = None  # each with an inner width of ff_dim
     raw: dict[str, tuple[int, NDArray[np.uint8]]] = field(default_factory=dict)
     matrices: dict[str, Matrix] = field(default_factory=dict)
     norms: dict[str, NDArray[np.float32]] = field(default_factory=dict)
@@ -55,19 +57,23 @@ class SmallModel:
         self.norms["output_norm.weight"] = rng.uniform(0.5, 1.5, s.dim).astype(np.float32)
         for i in range(s.n_layers):
             at = f"blk.{i}."
+            stack = "_exps" if self.experts else ""
+            count = self.experts.count if self.experts else 1
             sizes |= {
                 at + "attn_q.weight": (heads, s.dim),
                 at + "attn_k.weight": (kv, s.dim),
                 at + "attn_v.weight": (kv, s.dim),
                 at + "attn_output.weight": (s.dim, heads),
-                at + "ffn_gate.weight": (s.ff_dim, s.dim),
-                at + "ffn_up.weight": (s.ff_dim, s.dim),
-                at + "ffn_down.weight": (s.dim, s.ff_dim),
+                at + f"ffn_gate{stack}.weight": (count * s.ff_dim, s.dim),
+                at + f"ffn_up{stack}.weight": (count * s.ff_dim, s.dim),
+                at + f"ffn_down{stack}.weight": (count * s.dim, s.ff_dim),
             }
+            if self.experts:
+                sizes[at + "ffn_gate_inp.weight"] = (count, s.dim)
             for name in ("attn_norm.weight", "ffn_norm.weight"):
                 self.norms[at + name] = rng.uniform(0.5, 1.5, s.dim).astype(np.float32)
         for name, (rows, columns) in sizes.items():
-            kind = int(rng.choice(self.types))
+            kind = F32 if "gate_inp" in name else int(rng.choice(self.types))
             data = random_bytes(kind, rows, columns, rng)
             self.raw[name] = (kind, data)
             self.matrices[name] = decode(kind, data, rows, columns)
@@ -80,8 +86,10 @@ class SmallModel:
         kv: str = "f16",
         blocks: int = 64,
         requantize: int | None = None,
+        offload: tuple[Path, int] | None = None,
     ) -> NativeModel:
         s = self.shape
+        more = expert_arguments(self.experts, s.ff_dim)
         model = NativeModel(
             n_layers=s.n_layers,
             n_heads=s.n_heads,
@@ -97,7 +105,10 @@ class SmallModel:
             tied_embeddings=self.tied,
             threads=threads,
             isa=isa,
+            **more,
         )
+        if offload:
+            model.offload_experts(str(offload[0]), offload[1])
         for name, (kind, data) in self.raw.items():
             model.set_tensor(name, kind, data, requantize)
         for name, gain in self.norms.items():
@@ -105,6 +116,17 @@ class SmallModel:
         model.finish()
         model.allocate_kv(blocks, kv)
         return model
+
+
+def expert_arguments(experts: Experts | None, width: int) -> dict[str, int]:
+    if experts is None:
+        return {}
+    return {
+        "n_experts": experts.count,
+        "n_experts_used": experts.used,
+        "expert_ff_dim": width,
+        "normalize_experts": experts.normalize,
+    }
 
 
 def run(
@@ -156,9 +178,17 @@ class GgufWeights:
     tensors: dict[str, tuple[int, NDArray[np.uint8]]]
 
     def native(
-        self, *, isa: str, threads: int = 2, kv: str = "f16", blocks: int = 64, requantize: int | None = None
+        self,
+        *,
+        isa: str,
+        threads: int = 2,
+        kv: str = "f16",
+        blocks: int = 64,
+        requantize: int | None = None,
+        offload: tuple[Path, int] | None = None,
     ) -> NativeModel:
         h = self.header
+        experts = Experts(int(h.get("expert_count", 0)), int(h.get("expert_used_count", 0)))
         heads, dim = int(h["attention.head_count"]), int(h["embedding_length"])
         model = NativeModel(
             n_layers=int(h["block_count"]),
@@ -175,7 +205,10 @@ class GgufWeights:
             tied_embeddings="output.weight" not in self.tensors,
             threads=threads,
             isa=isa,
+            **expert_arguments(experts if experts.count else None, int(h["feed_forward_length"])),
         )
+        if offload:
+            model.offload_experts(str(offload[0]), offload[1])
         for name, (kind, raw) in self.tensors.items():
             model.set_tensor(name, kind, raw, None if "norm" in name else requantize)
         model.finish()

@@ -95,7 +95,8 @@ struct KernelTable {
     void (*silu_multiply)(const float* gate, const float* up, int padded, float* out);
     // rotates pairs (2i, 2i+1), i < pairs, then scales all n values
     void (*rotate)(float* x, const float* cosine, const float* sine, int pairs, float scale, int n);
-    void (*add)(float* x, const float* y, int n);  // x += y, n a multiple of 8
+    void (*add)(float* x, const float* y, int n);                      // x += y, n a multiple of 8
+    void (*add_scaled)(float* x, const float* y, float scale, int n);  // x = fma(scale, y, x), the same n
 
     // `heads` query heads of one kv head over one split: q [heads][head_dim], maximum and total [heads],
     // out [heads][head_dim] not yet divided by total

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tiltyard/experts.hpp"
 #include "tiltyard/kernels.hpp"
 #include "tiltyard/kv_cache.hpp"
 #include "tiltyard/packed_matrix.hpp"
@@ -22,6 +23,9 @@ struct ModelShape {
     double rope_base;
     int rope_dim;
     bool tied_embeddings;
+    // Mixture of experts in every layer, 0: none. Weights of the chosen add up to one if `normalize_experts`.
+    int experts = 0, experts_used = 0, expert_ff = 0;
+    bool normalize_experts = true;
 };
 
 // One engine step: `rows` tokens of several sequences, in any order and mix. Arrays are the caller's.
@@ -33,13 +37,26 @@ struct Batch {
     float* logits;                                 // [outputs][vocab]
 };
 
-enum Operator { kEmbed, kNorm, kQkv, kAttention, kAttentionOutput, kGateUp, kDown, kHead, kOperators };
+enum Operator {
+    kEmbed,
+    kNorm,
+    kQkv,
+    kAttention,
+    kAttentionOutput,
+    kGateUp,
+    kDown,
+    kHead,
+    kRouter,
+    kOperators
+};
 constexpr std::array<const char*, kOperators> kOperatorNames = {
-    "embed", "norm", "qkv", "attention", "attention_output", "gate_up", "down", "head"};
+    "embed", "norm", "qkv", "attention", "attention_output", "gate_up", "down", "head", "router"};
 
 struct Layer {
     std::vector<float> attention_norm, ff_norm;  // padded with zeros
-    PackedMatrix query, key, value, attention_output, gate, up, down;
+    PackedMatrix query, key, value, attention_output;
+    PackedMatrix gate, up, down;  // of all experts, one after the other, where there are any
+    PackedMatrix router;
 };
 
 // Buffers of one forward pass, kept between passes.
@@ -52,6 +69,12 @@ struct Workspace {
         std::vector<uint8_t> outlier_at;
     };
     Quantized normed, attended, hidden;
+    // mixture of experts: [rows][padded experts]; rows in the order of their experts, [rows * used]
+    std::vector<float> router, expert_outputs;
+    Quantized gathered;
+    ExpertGroups groups;
+    const std::vector<ExpertWave>* waves = nullptr;
+    std::atomic<int> chosen{0};                                      // rows that know their experts
     std::vector<float> partial_maximum, partial_total, partial_out;  // attention splits of long rows
     std::unique_ptr<std::atomic<int>[]> splits_done;                 // [kv_heads][rows]
     struct ThreadScratch {
@@ -67,7 +90,7 @@ struct Workspace {
     struct alignas(64) Counter {
         std::atomic<int> next{0};
     };
-    std::vector<Counter> counters;  // one a phase: the next unit to hand out
+    Counter counters[3];  // the next unit to hand out: of this phase, the one before and the one after
 };
 
 class Model {
@@ -82,6 +105,9 @@ class Model {
     // Packs at once; `raw` may go away afterwards. Names and layouts are GGUF's.
     void set_tensor(const std::string& name, GgmlType type, const uint8_t* raw, size_t bytes,
                     std::optional<GgmlType> requantize);
+    // Keep experts in an unnamed file in `directory`, and as many of them in memory as `memory_bytes` hold.
+    // Before the first tensor. Throws std::runtime_error if there can be no file.
+    void offload_experts(const std::string& directory, size_t memory_bytes);
     // Throws std::invalid_argument naming the tensors that are missing.
     void finish();
     void allocate_kv(int blocks, KvPrecision precision);
@@ -94,6 +120,7 @@ class Model {
 
     size_t kv_bytes_per_block() const { return kv_.block_bytes(); }
     size_t weight_bytes() const;
+    ExpertCounters expert_counters();
     std::array<double, kOperators> operator_seconds();
     void reset_operator_seconds();
 
@@ -103,6 +130,8 @@ class Model {
         PackedMatrix* matrix;
         RowGroups rows;
         int columns;
+        std::optional<ExpertPart> part{};  // of the experts of `layer`
+        int layer = 0;
     };
     std::optional<Slot> matrix_slot(const std::string& name);
     std::vector<float>* vector_slot(const std::string& name);
@@ -119,6 +148,7 @@ class Model {
     PackedMatrix embedding_, output_;  // tied: output_ stays empty
     std::vector<float> output_norm_;
     std::vector<Layer> layers_;
+    ExpertStore experts_;
     bool finished_ = false;
     KvCache kv_;
     Workspace work_;

@@ -40,6 +40,7 @@ constexpr KernelTable make_table(const char* isa) {
         .silu_multiply = silu_multiply,
         .rotate = rotate,
         .add = add,
+        .add_scaled = add_scaled,
         .attend = {attend<KvF16>, attend<KvInt8>},
         .merge = merge,
         .finish = finish,

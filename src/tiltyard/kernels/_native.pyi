@@ -18,7 +18,7 @@ class NativeModel:
     A Llama-architecture model; the same logits, bit for bit, in any batch.
     """
 
-    def __init__(self, *, n_layers: int, n_heads: int, n_kv_heads: int, head_dim: int, dim: int, ff_dim: int, vocab_size: int, max_positions: int, norm_eps: float, rope_base: float, rope_dim: int, tied_embeddings: bool, threads: int, isa: str) -> None:
+    def __init__(self, *, n_layers: int, n_heads: int, n_kv_heads: int, head_dim: int, dim: int, ff_dim: int, vocab_size: int, max_positions: int, norm_eps: float, rope_base: float, rope_dim: int, tied_embeddings: bool, threads: int, isa: str, n_experts: int = 0, n_experts_used: int = 0, expert_ff_dim: int = 0, normalize_experts: bool = True) -> None:
         """
         Dimensions as in the GGUF header. Raises ValueError naming the field that is out of range.
         """
@@ -26,6 +26,12 @@ class NativeModel:
     def set_tensor(self, name: str, ggml_type: int, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], requantize: int | None = None) -> None:
         """
         Pack one tensor from its raw GGUF bytes; `data` is not kept. `requantize`: Q4_0 (2), Q8_0 (8) or None.
+        """
+
+    def offload_experts(self, directory: str, memory_bytes: int) -> None:
+        """
+        Keep experts in an unnamed file in `directory`, and in memory as many as fit. Call it before the first
+        tensor. Raises RuntimeError if no file can be made; `finish` raises ValueError for too little memory.
         """
 
     def finish(self) -> None:
@@ -59,6 +65,13 @@ class NativeModel:
     @property
     def operator_seconds(self) -> dict[str, float]:
         """Wall time of each operator since the last reset, waits included."""
+
+    @property
+    def expert_counters(self) -> dict[str, int]:
+        """
+        hits and misses (experts that a layer of a step needed: were they in memory?), bytes_read, resident,
+        slots, slot_bytes, file_bytes.
+        """
 
     @property
     def kv_bytes_per_block(self) -> int: ...

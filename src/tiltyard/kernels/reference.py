@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -356,7 +356,44 @@ def _merge(
 # The network
 
 
-def forward_exact(shape: Shape, matrices: Tensors, norms: Norms, tokens: list[int], kv: str) -> F32:
+class FeedForward(Protocol):
+    """The last part of a layer, in both arithmetics: residual `x` with what is made of the normed rows `y` added."""
+
+    def exact(self, matrices: Tensors, at: str, x: F32, y: F32) -> F32:
+        """As the contract says; `at` is the layer's prefix, such as "blk.0."."""
+
+    def floats(self, matrices: Tensors, at: str, x: F64, y: F64) -> F64:
+        """In plain float64."""
+
+
+class Dense:
+    """One SwiGLU network for all rows."""
+
+    def exact(self, matrices: Tensors, at: str, x: F32, y: F32) -> F32:
+        """x + down(silu(gate(y)) * up(y))."""
+        gate, up = (multiply(matrices[f"{at}ffn_{part}.weight"], y) for part in ("gate", "up"))
+        return np.asarray(x + multiply(matrices[at + "ffn_down.weight"], silu_multiply(gate, up)))
+
+    def floats(self, matrices: Tensors, at: str, x: F64, y: F64) -> F64:
+        """The same in float64."""
+        gate, up, down = (
+            matrices[f"{at}ffn_{part}.weight"].values.T.astype(np.float64) for part in ("gate", "up", "down")
+        )
+        inner = y @ gate
+        return np.asarray(x + (inner / (1 + np.exp(-inner)) * (y @ up)) @ down)
+
+
+DENSE = Dense()
+
+
+def forward_exact(  # noqa: PLR0917 - as forward_float, and two more
+    shape: Shape,
+    matrices: Tensors,
+    norms: Norms,
+    tokens: list[int],
+    kv: str,
+    feed_forward: FeedForward = DENSE,
+) -> F32:
     """Logits (tokens, vocab) of one sequence, bit for bit those of the kernels. `kv`: "f16" or "int8"."""
     x = matrices["token_embd.weight"].values[tokens].copy()
     count, head_dim = len(tokens), shape.head_dim
@@ -388,13 +425,14 @@ def forward_exact(shape: Shape, matrices: Tensors, norms: Norms, tokens: list[in
                 )
         x = x + product(at + "attn_output.weight", attended.reshape(count, -1))
         y = rms_norm(x, norms[at + "ffn_norm.weight"], shape.norm_eps)
-        hidden = silu_multiply(product(at + "ffn_gate.weight", y), product(at + "ffn_up.weight", y))
-        x = x + product(at + "ffn_down.weight", hidden)
+        x = feed_forward.exact(matrices, at, x, y)
     y = rms_norm(x, norms["output_norm.weight"], shape.norm_eps)
     return product("output.weight" if "output.weight" in matrices else "token_embd.weight", y)
 
 
-def forward_float(shape: Shape, matrices: Tensors, norms: Norms, tokens: list[int]) -> F64:
+def forward_float(
+    shape: Shape, matrices: Tensors, norms: Norms, tokens: list[int], feed_forward: FeedForward = DENSE
+) -> F64:
     """Logits (tokens, vocab) in plain float64 on dequantized weights: what the network means."""
     x = matrices["token_embd.weight"].values[tokens].astype(np.float64)
     count, head_dim = len(tokens), shape.head_dim
@@ -430,7 +468,6 @@ def forward_float(shape: Shape, matrices: Tensors, norms: Norms, tokens: list[in
         attended = np.einsum("hqk,khd->qhd", weights, v.repeat(group, axis=1))
         x = x + product(at + "attn_output.weight", attended.reshape(count, -1))
         y = norm(x, at + "ffn_norm.weight")
-        gate = product(at + "ffn_gate.weight", y)
-        x = x + product(at + "ffn_down.weight", gate / (1 + np.exp(-gate)) * product(at + "ffn_up.weight", y))
+        x = feed_forward.floats(matrices, at, x, y)
     y = norm(x, "output_norm.weight")
     return product("output.weight" if "output.weight" in matrices else "token_embd.weight", y)
