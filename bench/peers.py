@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 
 import httpx2
+import uvloop
 
 from tiltyard import __version__
 from tiltyard.cli.settings import load_settings
@@ -83,7 +84,8 @@ class Tiltyard:
 
     def run(self, workload: Workload, seed: int) -> Figure:
         """Run one repetition of a workload."""
-        return asyncio.run(drive(self.url, "bench", workload, seed))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(drive(self.url, "bench", workload, seed))
 
     def peak_mb(self) -> int:
         """Peak resident memory of the server and its worker, in MB."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import click
 import uvicorn
+import uvloop
 from starlette.applications import Starlette
 
 from tiltyard import __version__
@@ -67,8 +68,11 @@ def serve(settings: Settings, *, host: str | None, port: int | None, make_pages:
         with sole_server_of(settings.data_dir):
             paths = fetch_models(settings, progress_on())
             specs = worker_specs(settings, paths)
-            with EventLog.open(settings.log_path, keys=settings.keys_path) as log:
-                asyncio.run(serve_until_told(settings, log, listener, specs, make_pages))
+            with (
+                EventLog.open(settings.log_path, keys=settings.keys_path) as log,
+                asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+            ):
+                runner.run(serve_until_told(settings, log, listener, specs, make_pages))
     say("ended; nothing is lost")
 
 

@@ -69,7 +69,7 @@ class WorkerProcess:
                     stdin=DEVNULL,
                     stdout=output,
                     stderr=output,
-                    process_group=0,  # Ctrl-C in the terminal is for us; the workers are drained first
+                    start_new_session=True,  # Ctrl-C in the terminal is for us; the workers are drained first
                 )
         except OSError as error:
             raise ConfigurationError(f"worker {spec.worker} cannot be started: {error}") from error

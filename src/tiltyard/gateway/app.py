@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
-import httpx2
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -21,18 +20,13 @@ from tiltyard.gateway.door import Door
 from tiltyard.gateway.errors import answer_http_exception, answer_nobody, answer_unexpected, error_response
 from tiltyard.gateway.guard import Guard
 from tiltyard.gateway.health import health_routes
+from tiltyard.gateway.hop import Hop
 from tiltyard.gateway.models import model_routes
 from tiltyard.gateway.openapi import describe
 from tiltyard.gateway.websocket import socket_routes
 from tiltyard.router.router import Router
 from tiltyard.telemetry.metrics import GatewayMetrics
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
-
-WORKER_CONNECT_S = 5.0
-WORKER_SILENCE_S = 600.0
-"""Longest silence of a worker, queueing included, before its answer is given up."""
-KEEP_IDLE_S = 2.0
-"""Shorter than the 5 s after which a worker closes an idle connection: no request may meet that closing."""
 
 
 def create_gateway(
@@ -50,13 +44,7 @@ def create_gateway(
     door = Door(
         router=router,
         log=log,
-        http=httpx2.AsyncClient(
-            timeout=httpx2.Timeout(WORKER_SILENCE_S, connect=WORKER_CONNECT_S, pool=None),
-            limits=httpx2.Limits(
-                max_connections=None, max_keepalive_connections=256, keepalive_expiry=KEEP_IDLE_S
-            ),
-            trust_env=False,
-        ),
+        hop=Hop(),
         metrics=GatewayMetrics(),
         max_body_bytes=max_body_bytes,
         answering=set(),
@@ -65,7 +53,7 @@ def create_gateway(
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
-        await door.http.aclose()
+        await door.hop.aclose()
 
     app = FastAPI(title="tiltyard", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.answering = door.answering

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
-import httpx2
+import aiohttp
 import orjson
 
-from tiltyard.client.failures import error_from_body, error_from_response, error_from_transport
+from tiltyard.client.failures import error_from_body, error_from_response
 from tiltyard.errors import UpstreamFailed
 from tiltyard.gateway.collect import Chunk, Endpoint
+from tiltyard.gateway.hop import Hop
 from tiltyard.identity.canonical import Digest
 from tiltyard.router.router import Route
 from tiltyard.wire.sse import DONE, SseParser
@@ -44,8 +45,8 @@ class PromptFacts:
 class Attempt:
     """The request, on its way to one worker."""
 
-    def __init__(self, http: httpx2.AsyncClient, route: Route, endpoint: Endpoint) -> None:
-        self._http = http
+    def __init__(self, hop: Hop, route: Route, endpoint: Endpoint) -> None:
+        self._hop = hop
         self._route = route
         path = "/v1/chat/completions" if endpoint == "chat.completions" else "/v1/completions"
         self._url = route.url + path
@@ -59,21 +60,20 @@ class Attempt:
         Raises `WorkerLost`, the worker's own error, or `UpstreamFailed` when it breaks the protocol.
         """
         name = self._route.worker.name
-        request = self._http.build_request("POST", self._url, content=body, headers=headers)
         self.reached = True
         try:
-            response = await self._http.send(request, stream=True)
-        except httpx2.ConnectError as error:
+            response = await self._hop.post(self._url, body, headers)
+        except aiohttp.ClientConnectorError as error:
             self.reached = False
             raise WorkerLost(f"worker {name} does not accept connections") from error
-        except httpx2.HTTPError as error:
+        except aiohttp.ClientError as error:
             raise self._failure(error) from error
         try:
-            if response.status_code != 200:
-                raise error_from_response(response.status_code, response.headers, await response.aread())
+            if response.status != 200:
+                raise error_from_response(response.status, response.headers, await response.read())
             self.prompt = PromptFacts.of(response.headers)
             parser, done = SseParser(), False
-            async for piece in response.aiter_raw():
+            async for piece in response.content.iter_any():
                 for event in parser.feed(piece):
                     if event.data == DONE:
                         done = True
@@ -81,16 +81,19 @@ class Attempt:
                         yield self._parsed(event.data)
             if not done:
                 raise WorkerLost(f"worker {name} ended the stream in the middle of the answer")
-        except httpx2.HTTPError as error:
+        except aiohttp.ClientError as error:
             raise self._failure(error) from error
         finally:
-            await response.aclose()
+            response.close()  # in mid-answer: hangs up, so that the worker stops; after its end: nothing
 
-    def _failure(self, error: httpx2.HTTPError) -> UpstreamFailed:
+    def _failure(self, error: aiohttp.ClientError) -> UpstreamFailed:
         name = self._route.worker.name
-        if isinstance(error, httpx2.TimeoutException):
-            slow = error_from_transport(error, f"worker {name}")
-            return UpstreamFailed(slow.message, code=slow.code)
+        if isinstance(error, aiohttp.ConnectionTimeoutError):
+            return UpstreamFailed(f"worker {name} did not accept a connection in time", code="timed_out")
+        if isinstance(error, aiohttp.ServerTimeoutError):
+            return UpstreamFailed(
+                f"worker {name} sent nothing for too long; the answer was given up", code="timed_out"
+            )
         return WorkerLost(f"worker {name} went away in the middle of the request")
 
     def _parsed(self, data: bytes) -> Chunk:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-import httpx2
-
 from tiltyard.events.log import EventLog
+from tiltyard.gateway.hop import Hop
 from tiltyard.router.router import Router
 from tiltyard.telemetry.metrics import GatewayMetrics
 
@@ -21,7 +20,7 @@ class Door:
 
     router: Router
     log: EventLog
-    http: httpx2.AsyncClient
+    hop: Hop
     """Speaks to the workers."""
     metrics: GatewayMetrics
     max_body_bytes: int

@@ -69,7 +69,7 @@ class Generation:
         self._created = int(time.time())
         self._began = time.perf_counter()
         self._first_token_ms: float | None = None
-        self._attempt = Attempt(door.http, self._route, self.endpoint)
+        self._attempt = Attempt(door.hop, self._route, self.endpoint)
         self._reached_before = False
         self._recording: asyncio.Future[None] | None = None
 
@@ -144,7 +144,7 @@ class Generation:
             try:
                 with self._door.router.lease(name, self._estimated_tokens(), blind=self._blind) as lease:
                     self._reached_before |= self._attempt.reached
-                    self._attempt = Attempt(self._door.http, self._route, self.endpoint)
+                    self._attempt = Attempt(self._door.hop, self._route, self.endpoint)
                     async with aclosing(self._attempt.frames(*self._for_worker())) as frames:
                         async for chunk in frames:
                             begun = True

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import uvicorn
+import uvloop
 from pydantic import ValidationError
 
 from tiltyard.engine.request import EngineRequest, SamplingSettings
@@ -46,7 +47,8 @@ def main(arguments: list[str]) -> int:
         return EXIT_CONFIGURATION
     try:
         spec = read_spec(Path(arguments[0]))
-        return asyncio.run(serve(spec))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(serve(spec))
     except TiltyardError as error:
         say(f"error: {error.message}")
         return EXIT_CONFIGURATION
