@@ -167,7 +167,8 @@ def load_host(
 ) -> ModelHost:
     """Load a model file and resolve the identities; manifests and artifacts go into `store` if given.
 
-    All identities must agree in quantization and KV precision, since they share the weights in memory.
+    All identities must agree in quantization, KV precision and RoPE scaling, since they share the weights in
+    memory.
     Raises `ConfigurationError` if they do not, `ModelRejected` if the file is not fit.
     """
     first = _one_way_of_holding(identities)
@@ -232,11 +233,11 @@ def hardware_name() -> str:
 def _one_way_of_holding(identities: Mapping[str, IdentityDeclaration]) -> IdentityDeclaration:
     if not identities:
         raise ConfigurationError("a worker needs at least one identity", param="identities")
-    ways = {(d.quantization, d.kv_precision) for d in identities.values()}
+    ways = {(d.quantization, d.kv_precision, d.rope_scaling) for d in identities.values()}
     if len(ways) > 1:
         raise ConfigurationError(
-            f"identities {', '.join(sorted(identities))} differ in quantization or kv_precision and cannot "
-            "share one worker; start a worker for each",
+            f"identities {', '.join(sorted(identities))} differ in quantization, kv_precision or rope_scaling "
+            "and cannot share one worker; start a worker for each",
             param="identities",
         )
     return next(iter(identities.values()))

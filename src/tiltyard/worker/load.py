@@ -7,7 +7,7 @@ from typing import Literal
 
 from tiltyard.errors import ModelRejected
 from tiltyard.kernels import NativeModel, choose_isa
-from tiltyard.models.architecture import LlamaArchitecture
+from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
 
 SERVED_TYPES = frozenset(("F32", "F16", "Q4_0", "Q4_1", "Q8_0"))
@@ -18,7 +18,7 @@ REQUANTIZED: dict[str, int | None] = {"as-stored": None, "q4_0": 2, "q8_0": 8}
 
 def load_native(
     gguf: GgufFile,
-    architecture: LlamaArchitecture,
+    architecture: Architecture,
     *,
     quantization: Literal["as-stored", "q4_0", "q8_0"],
     threads: int,
@@ -38,6 +38,8 @@ def load_native(
                 f"{gguf.path}: tensor {name!r} is stored as {info.type_name}; supported: "
                 f"{', '.join(sorted(SERVED_TYPES))}"
             )
+    if architecture.family != "llama" or architecture.window or architecture.rope_scaling:
+        raise ModelRejected(f"{gguf.path}: the kernels do not serve this {architecture.family} model yet")
     chosen = choose_isa(isa)
     try:
         model = NativeModel(
