@@ -144,12 +144,13 @@ nb::dict operator_seconds(Model& model) {
     return seconds;
 }
 
-nb::dict expert_counters(Model& model) {
+nb::dict expert_counters(const Model& model) {
     const ExpertCounters c = model.expert_counters();
     nb::dict counters;
     counters["hits"] = c.hits, counters["misses"] = c.misses, counters["bytes_read"] = c.bytes_read;
     counters["resident"] = c.resident, counters["slots"] = c.slots;
     counters["slot_bytes"] = c.slot_bytes, counters["file_bytes"] = c.file_bytes;
+    counters["least_bytes"] = c.least_bytes;
     return counters;
 }
 
@@ -280,7 +281,8 @@ NB_MODULE(_native, m) {
         .def_prop_ro(
             "expert_counters", &expert_counters, nb::sig("def expert_counters(self) -> dict[str, int]"),
             "hits and misses (experts that a layer of a step needed: were they in memory?), bytes_read, "
-            "resident,\nslots, slot_bytes, file_bytes.")
+            "resident,\nslots, slot_bytes, file_bytes, least_bytes (the smallest budget, known before "
+            "`finish`).")
         .def_prop_ro("kv_bytes_per_block", &Model::kv_bytes_per_block)
         .def_prop_ro("weight_bytes", &Model::weight_bytes)
         .def_prop_ro("threads", &Model::threads)

@@ -142,7 +142,10 @@ const std::vector<ExpertWave>& ExpertStore::plan(int index, const ExpertGroups& 
         const auto oldest = std::min_element(layer.slots.begin(), layer.slots.end(),
                                              [](const Slot& a, const Slot& b) { return a.used < b.used; });
         const int slot = (int)(oldest - layer.slots.begin());
-        if (oldest->expert >= 0) layer.slot_of[oldest->expert] = -1;
+        if (oldest->expert >= 0)
+            layer.slot_of[oldest->expert] = -1;
+        else
+            resident_++;
         *oldest = {e, plans_};
         layer.slot_of[e] = slot;
         waves_.back().missing.push_back({e, slot});
@@ -176,6 +179,7 @@ void ExpertStore::check() {
         layer.slots.assign(layer.slots.size(), Slot{});
         layer.slot_of.assign(experts_, -1);
     }
+    resident_ = 0;
     throw std::runtime_error(std::string("an expert cannot be read from disk: ") +
                              (failure > 0 ? strerror(failure) : "the file ends too early"));
 }
@@ -189,11 +193,11 @@ const uint8_t* ExpertStore::tile(int index, ExpertPart which, PlacedExpert place
 }
 
 ExpertCounters ExpertStore::counters() const {
-    ExpertCounters c{hits_, misses_, bytes_read_.load(), 0, 0, 0, file_bytes_};
+    ExpertCounters c{hits_, misses_, bytes_read_, resident_, 0, 0, file_bytes_};
     for (const LayerExperts& layer : layers_) {
         c.slots += layer.slots.size();
         c.slot_bytes += layer.slots.size() * layer.slot_bytes;
-        for (const Slot& slot : layer.slots) c.resident += slot.expert >= 0;
+        for (const Part& part : layer.parts) c.least_bytes += part.bytes;
     }
     return c;
 }

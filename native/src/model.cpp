@@ -357,11 +357,6 @@ void Model::offload_experts(const std::string& directory, size_t memory_bytes) {
     experts_.offload(directory, memory_bytes);
 }
 
-ExpertCounters Model::expert_counters() {
-    std::lock_guard lock(mutex_);
-    return experts_.counters();
-}
-
 std::array<double, kOperators> Model::operator_seconds() {
     std::lock_guard lock(mutex_);
     return seconds_;

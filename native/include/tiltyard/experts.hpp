@@ -49,6 +49,7 @@ struct ExpertCounters {
     uint64_t hits = 0, misses = 0, bytes_read = 0;  // an expert that a step needs: was it in memory?
     uint64_t resident = 0, slots = 0;               // experts in memory now; that fit
     uint64_t slot_bytes = 0, file_bytes = 0;        // memory of all slots; size of the file
+    uint64_t least_bytes = 0;                       // one expert of each layer: the smallest budget
 };
 
 // The tiles of all experts: in memory, or in a file with room for a fixed number of experts of each layer in
@@ -80,6 +81,7 @@ class ExpertStore {
     // Throws std::runtime_error if a load has failed since the last check, and forgets what is in memory.
     void check();
     const uint8_t* tile(int layer, ExpertPart part, PlacedExpert placed, int index) const;
+    // Any thread, at any time after `finish`.
     ExpertCounters counters() const;
 
   private:
@@ -106,8 +108,7 @@ class ExpertStore {
     std::vector<LayerExperts> layers_;
     std::vector<ExpertWave> waves_;
     uint64_t plans_ = 0;
-    uint64_t hits_ = 0, misses_ = 0;
-    std::atomic<uint64_t> bytes_read_{0};
+    std::atomic<uint64_t> hits_{0}, misses_{0}, bytes_read_{0}, resident_{0};
     std::atomic<int> failure_{0};  // errno of a load, or -1 for a file that is too short
 };
 

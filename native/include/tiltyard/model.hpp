@@ -147,7 +147,7 @@ class Model {
 
     size_t kv_bytes_per_block() const { return kv_.block_bytes(); }
     size_t weight_bytes() const;
-    ExpertCounters expert_counters();
+    ExpertCounters expert_counters() const { return experts_.counters(); }  // also during a pass
     std::array<double, kOperators> operator_seconds();
     void reset_operator_seconds();
 

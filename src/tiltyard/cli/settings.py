@@ -52,6 +52,8 @@ class WorkerSettings(Frozen):
     max_batch_tokens: Whole = Field(default=256, ge=32)
     max_sequences: Whole = Field(default=64, ge=1)
     max_queue: Whole = Field(default=256, ge=1)
+    expert_memory_mb: Whole = Field(default=0, ge=0)
+    """Of a mixture of experts, so much is in memory and the rest on disk; 0: all is in memory."""
 
 
 class ArenaSettings(Frozen):

@@ -127,6 +127,8 @@ def worker_specs(settings: Settings, paths: Mapping[str, Path]) -> list[WorkerSp
                 max_batch_tokens=options.max_batch_tokens,
                 max_sequences=options.max_sequences,
                 max_queue=options.max_queue,
+                expert_directory=str(settings.cache_dir / "experts") if options.expert_memory_mb else None,
+                expert_memory_bytes=options.expert_memory_mb << 20,
                 identity_store=str(settings.identity_dir),
             )
         )

@@ -81,7 +81,7 @@ class NativeModel:
     def expert_counters(self) -> dict[str, int]:
         """
         hits and misses (experts that a layer of a step needed: were they in memory?), bytes_read, resident,
-        slots, slot_bytes, file_bytes.
+        slots, slot_bytes, file_bytes, least_bytes (the smallest budget, known before `finish`).
         """
 
     @property

@@ -46,6 +46,9 @@ class WorkerSpec(WireModel):
     max_batch_tokens: int = 256
     max_sequences: int = 64
     max_queue: int = 256
+    expert_directory: str | None = None
+    """Where experts of a mixture lie that are not in memory; `None`: all are."""
+    expert_memory_bytes: int = 0
     identity_store: str
     """Root of the content-addressed files; the worker keeps its manifests there."""
 

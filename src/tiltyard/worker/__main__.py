@@ -24,6 +24,7 @@ from tiltyard.identity.store import IdentityStore
 from tiltyard.wire.worker import WorkerSpec
 from tiltyard.worker.app import WorkerDoors
 from tiltyard.worker.host import HostSettings, ModelHost, load_host
+from tiltyard.worker.load import ExpertsOnDisk
 from tiltyard.worker.service import WorkerService
 
 PARENT_WATCH_S = 0.5
@@ -131,6 +132,9 @@ def load(spec: WorkerSpec) -> ModelHost:
             kv_memory_bytes=spec.kv_memory_bytes,
             max_batch_tokens=spec.max_batch_tokens,
             max_sequences=spec.max_sequences,
+            experts=None
+            if spec.expert_directory is None
+            else ExpertsOnDisk(Path(spec.expert_directory), spec.expert_memory_bytes),
         ),
         store=IdentityStore(Path(spec.identity_store)),
         progress=progress,

@@ -21,7 +21,7 @@ from tiltyard.models.resolve import ResolvedIdentity, render_prompt, resolve
 from tiltyard.models.tokenizer import Tokenizer
 from tiltyard.wire.worker import IdentityStatus
 from tiltyard.worker.answer import AnswerPlan
-from tiltyard.worker.load import load_native
+from tiltyard.worker.load import ExpertsOnDisk, load_native
 
 Progress = Callable[[int, int], None]
 """`(bytes packed, bytes in all)`."""
@@ -36,6 +36,8 @@ class HostSettings:
     kv_memory_bytes: int = 256 << 20
     max_batch_tokens: int = 256
     max_sequences: int = 64
+    experts: ExpertsOnDisk | None = None
+    """`None`: all experts of a mixture are in memory."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +92,15 @@ class ModelHost:
         tokenizer: Tokenizer,
         identities: Mapping[str, ServedIdentity],
         config: EngineConfig,
+        expert_counters: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
         self.native = native
         self.tokenizer = tokenizer
         self.identities = identities
         self.config = config
         self.engine = Engine(native, config)
+        self.expert_counters = expert_counters
+        """Of a mixture: hits, misses and more; `None` where there are no experts."""
 
     @property
     def max_context_tokens(self) -> int:
@@ -187,6 +192,7 @@ def load_host(
             threads=settings.threads,
             isa=choose_isa(settings.isa),
             progress=progress,
+            experts=settings.experts,
         )
     native.allocate_kv(1, first.kv_precision)  # to learn the size of a block
     bytes_a_block = native.kv_bytes_per_block
@@ -217,7 +223,13 @@ def load_host(
             identity.resolved.put_artifacts(store)
             store.put_manifest(identity.resolved.behaviour)
             store.put_manifest(identity.deployment)
-    return ModelHost(native=native, tokenizer=tokenizer, identities=served, config=config)
+    return ModelHost(
+        native=native,
+        tokenizer=tokenizer,
+        identities=served,
+        config=config,
+        expert_counters=(lambda: native.expert_counters) if architecture.n_experts else None,
+    )
 
 
 def hardware_name() -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-from tiltyard.errors import ModelRejected
+from tiltyard.errors import ConfigurationError, ModelRejected, StorageFailed
 from tiltyard.kernels import NativeModel, choose_isa
 from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
@@ -16,6 +18,14 @@ REQUANTIZED: dict[str, int | None] = {"as-stored": None, "q4_0": 2, "q8_0": 8}
 """What `served_as` means as a ggml type."""
 
 
+@dataclass(frozen=True)
+class ExpertsOnDisk:
+    """Where the experts of a mixture lie, and how many bytes of them may be in memory."""
+
+    directory: Path
+    memory_bytes: int
+
+
 def load_native(
     gguf: GgufFile,
     architecture: Architecture,
@@ -24,6 +34,7 @@ def load_native(
     threads: int,
     isa: str,
     progress: Callable[[int, int], None] | None = None,
+    experts: ExpertsOnDisk | None = None,
 ) -> NativeModel:
     """Make a model that can compute; `progress` hears (bytes done, bytes in all) after each tensor.
 
@@ -55,21 +66,53 @@ def load_native(
             rope_base=architecture.rope_base,
             rope_dim=architecture.rope_dim,
             tied_embeddings=architecture.tied_embeddings,
+            n_experts=architecture.n_experts,
+            n_experts_used=architecture.n_experts_used,
+            expert_ff_dim=architecture.expert_ff_dim,
             threads=threads,
             isa=chosen,
         )
+        if experts is not None and architecture.n_experts:
+            _offload(model, experts)
         total = sum(gguf.tensors[name].size_bytes for name in wanted)
         done = 0
         for name, shape in wanted.items():
             info = gguf.tensors[name]
-            # Norms stay as they are: re-quantizing concerns matrices.
-            target = REQUANTIZED[quantization] if len(shape) == 2 else None
+            target = REQUANTIZED[quantization] if is_requantized(name, shape) else None
             model.set_tensor(name, info.ggml_type, gguf.tensor_data(name), target)
             done += info.size_bytes
             if progress is not None:
                 progress(done, total)
+        if experts is not None and architecture.n_experts:
+            _check_budget(model, experts)
         model.finish()
     except ValueError as error:
         # The kernels have limits of their own (a width that is no multiple of 32, an odd head).
         raise ModelRejected(f"{gguf.path} cannot be served by the native kernels: {error}") from error
     return model
+
+
+def is_requantized(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether re-quantizing concerns a tensor: matrices, but for a router, whose smallest error moves a whole expert."""
+    return len(shape) > 1 and not name.endswith("ffn_gate_inp.weight")
+
+
+def _check_budget(model: NativeModel, experts: ExpertsOnDisk) -> None:
+    least = model.expert_counters["least_bytes"]
+    if experts.memory_bytes < least:
+        raise ConfigurationError(
+            f"expert_memory_mb leaves {experts.memory_bytes:,} bytes; one expert of each layer takes {least:,}. "
+            f"Set expert_memory_mb to at least {-(-least >> 20)}.",
+            param="expert_memory_mb",
+        )
+
+
+def _offload(model: NativeModel, experts: ExpertsOnDisk) -> None:
+    try:
+        experts.directory.mkdir(parents=True, exist_ok=True)
+        model.offload_experts(str(experts.directory), experts.memory_bytes)
+    except (OSError, RuntimeError) as error:
+        raise StorageFailed(
+            f"experts cannot be kept on disk in {experts.directory}: {error}; free some space, choose another "
+            "cache directory (TILTYARD_CACHE), or leave workers.expert_memory_mb out"
+        ) from None

@@ -16,6 +16,7 @@ from tiltyard.errors import Conflict, Overloaded, TiltyardError, Unavailable, Up
 from tiltyard.wire.sse import DONE_FRAME, frame
 from tiltyard.wire.worker import WorkerStatus
 from tiltyard.worker.answer import Answer, AnswerPlan
+from tiltyard.worker.expert_metrics import ExpertCollector
 from tiltyard.worker.frames import Framing
 from tiltyard.worker.host import ModelHost
 from tiltyard.worker.loop import EngineLoop, EngineState, StepReport
@@ -92,6 +93,8 @@ class WorkerService:
         self.worker = worker
         self.host = host
         self.metrics = WorkerMetrics(worker, host.config.kv_blocks, host.engine.counters)
+        if host.expert_counters is not None:
+            self.metrics.registry.register(ExpertCollector(worker, host.expert_counters))
         self.draining = False
         self.dead = False
         self.warmed = False
