@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -55,10 +56,11 @@ KvPrecision kv_precision(const std::string& name) {
 }
 
 void forward(Model& model, Ids tokens, Ids positions, Ids sequences, Array<const int32_t, 2> tables,
-             Ids output_rows, Array<float, 2> logits) {
+             Ids output_rows, Array<float, 2> logits, std::optional<Ids> adapters) {
     check_length("positions", positions.size(), tokens.size());
     check_length("sequences", sequences.size(), tokens.size());
     check_length("logits", logits.shape(0), output_rows.size());
+    if (adapters) check_length("adapters", adapters->size(), tables.shape(0));
     if (logits.shape(1) != (size_t)model.shape().vocab)
         refuse("logits has rows of " + std::to_string(logits.shape(1)) + "; the vocabulary has " +
                std::to_string(model.shape().vocab));
@@ -71,16 +73,19 @@ void forward(Model& model, Ids tokens, Ids positions, Ids sequences, Array<const
                       sequences.data(),
                       tables.data(),
                       output_rows.data(),
-                      logits.data()};
+                      logits.data(),
+                      nullptr,
+                      adapters ? adapters->data() : nullptr};
     nb::gil_scoped_release release;
     model.forward(batch);
 }
 
 void embed(Model& model, Ids tokens, Ids positions, Ids sequences, Array<const int32_t, 2> tables,
-           Ids output_rows, Array<float, 2> hidden) {
+           Ids output_rows, Array<float, 2> hidden, std::optional<Ids> adapters) {
     check_length("positions", positions.size(), tokens.size());
     check_length("sequences", sequences.size(), tokens.size());
     check_length("hidden", hidden.shape(0), output_rows.size());
+    if (adapters) check_length("adapters", adapters->size(), tables.shape(0));
     if (hidden.shape(1) != (size_t)model.shape().dim)
         refuse("hidden has rows of " + std::to_string(hidden.shape(1)) + "; the model's width is " +
                std::to_string(model.shape().dim));
@@ -94,7 +99,8 @@ void embed(Model& model, Ids tokens, Ids positions, Ids sequences, Array<const i
                       tables.data(),
                       output_rows.data(),
                       nullptr,
-                      hidden.data()};
+                      hidden.data(),
+                      adapters ? adapters->data() : nullptr};
     nb::gil_scoped_release release;
     model.forward(batch);
 }
@@ -135,6 +141,24 @@ Array<int32_t, 1> sample_rows(Array<const float, 2> logits, Floats temperature, 
             }
     }
     return owned(std::move(tokens), rows);
+}
+
+int add_adapter(Model& model, float scale, nb::dict matrices) {
+    using Matrix = Array<const float, 2>;
+    std::vector<Model::LowRankTensor> tensors;
+    std::vector<std::pair<Matrix, Matrix>> kept;  // holds the arrays while they are read
+    for (const auto& [name, pair] : matrices) {
+        kept.push_back(nb::cast<std::pair<Matrix, Matrix>>(pair, false));
+        const auto& [down, up] = kept.back();
+        const std::string known = nb::cast<std::string>(name);
+        if (down.shape(0) != up.shape(1))
+            refuse(known + ": down has rank " + std::to_string(down.shape(0)) + ", up " +
+                   std::to_string(up.shape(1)));
+        tensors.push_back({known, size_of(down.shape(0), "down"), size_of(up.shape(0), "up"),
+                           size_of(down.shape(1), "down"), down.data(), up.data()});
+    }
+    nb::gil_scoped_release release;
+    return model.add_adapter(scale, tensors);
 }
 
 nb::dict operator_seconds(Model& model) {
@@ -227,6 +251,13 @@ NB_MODULE(_native, m) {
             "little "
             "memory.")
         .def("finish", &Model::finish, "Raises ValueError naming the tensors that are missing.")
+        .def("add_adapter", &add_adapter, "scale"_a, "matrices"_a,
+             nb::sig("def add_adapter(self, scale: float, matrices: dict[str, "
+                     "tuple[NDArray[numpy.float32], NDArray[numpy.float32]]]) -> int"),
+             "Add a LoRA adapter and return its number for `forward`, from 1 on.\n\n"
+             "matrices: (down [rank, columns], up [rows, rank]) float32 by the name of the matrix that they "
+             "adapt; "
+             "y becomes\ny + scale * up @ (down @ x). Raises ValueError naming the tensor that does not fit.")
         .def(
             "allocate_kv",
             [](Model& model, int blocks, const std::string& precision) {
@@ -236,15 +267,17 @@ NB_MODULE(_native, m) {
             "Reserve KV blocks of 32 tokens; memory is committed when a block is written.")
         .def(
             "forward", &forward, "tokens"_a.noconvert(), "positions"_a.noconvert(), "sequences"_a.noconvert(),
-            "tables"_a.noconvert(), "output_rows"_a.noconvert(), "logits"_a.noconvert(),
+            "tables"_a.noconvert(), "output_rows"_a.noconvert(), "logits"_a.noconvert(), nb::kw_only(),
+            "adapters"_a.noconvert() = nb::none(),
             "Run T rows of any sequences: store their keys and values, write the logits of `output_rows`.\n\n"
             "tokens, positions, sequences: int32 [T]; tables: int32 [S, W] of KV blocks, position p lies in "
             "block\n"
-            "tables[s, p // 32]; output_rows: int32 [R]; logits: float32 [R, vocab], written. Releases the "
-            "GIL.\n"
+            "tables[s, p // 32]; output_rows: int32 [R]; logits: float32 [R, vocab], written; adapters: "
+            "int32\n[S], as add_adapter numbers them, 0 for none. Releases the GIL.\n"
             "Raises ValueError, before anything is touched, for an index out of range.")
         .def("embed", &embed, "tokens"_a.noconvert(), "positions"_a.noconvert(), "sequences"_a.noconvert(),
-             "tables"_a.noconvert(), "output_rows"_a.noconvert(), "hidden"_a.noconvert(),
+             "tables"_a.noconvert(), "output_rows"_a.noconvert(), "hidden"_a.noconvert(), nb::kw_only(),
+             "adapters"_a.noconvert() = nb::none(),
              "As `forward`, but writes what the head would have multiplied: the final norm's output.\n\n"
              "hidden: float32 [R, dim], written.")
         .def(

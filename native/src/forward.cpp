@@ -42,17 +42,20 @@ class ForwardPass {
         for (int i = 0; i < s_.layers; i++) {
             const Layer& layer = m_.layers_[i];
             norm(walker, layer.attention_norm, b_.rows, nullptr, {&layer.query, &layer.key, &layer.value});
+            lower(walker, i, {Site::query, Site::key, Site::value}, rows_of(w_.normed, dim_));
             qkv(walker, i);
             attend(walker, i);
-            add_product(walker, layer.attention_output, rows_of(w_.attended, attended_), kAttentionOutput,
-                        layer.attention_post_norm);
+            lower(walker, i, {Site::attention_output}, rows_of(w_.attended, attended_));
+            add_product(walker, i, Site::attention_output, rows_of(w_.attended, attended_));
             if (s_.experts) {
                 experts(walker, i);
                 continue;
             }
             norm(walker, layer.ff_norm, b_.rows, nullptr, {&layer.gate, &layer.up});
-            gate_up(walker, layer);
-            add_product(walker, layer.down, rows_of(w_.hidden, ff_), kDown, layer.ff_post_norm);
+            lower(walker, i, {Site::gate, Site::up}, rows_of(w_.normed, dim_));
+            gate_up(walker, i);
+            lower(walker, i, {Site::down}, rows_of(w_.hidden, ff_));
+            add_product(walker, i, Site::down, rows_of(w_.hidden, ff_));
         }
         if (b_.outputs == 0) return;
         if (b_.hidden) return hidden(walker);
@@ -69,10 +72,11 @@ class ForwardPass {
               thread(thread),
               attention(pass.w_.scratch[thread].attention.data()),
               buffer(pass.w_.scratch[thread].outputs.data()),
+              adapted(pass.w_.scratch[thread].adapted.data()),
               unpacked(pass.w_.scratch[thread].unpacked.data()) {}
         ForwardPass& pass;
         const int thread;
-        float *const attention, *const buffer;
+        float *const attention, *const buffer, *const adapted;
         uint8_t* const unpacked;
         int phase = 0;
         std::chrono::steady_clock::time_point last = std::chrono::steady_clock::now();
@@ -120,7 +124,8 @@ class ForwardPass {
     void store(Workspace::Quantized& rows, int padded, int row, int at, const float* x, int n,
                std::initializer_list<const PackedMatrix*> users) {
         if (any_int8(users)) k_.quantize(x, n, blocks_of(rows, padded, row, at));
-        if (any_float(users)) std::memcpy(&rows.values[(size_t)row * padded + at], x, n * sizeof(float));
+        if (any_float(users) || !w_.runs.empty())
+            std::memcpy(&rows.values[(size_t)row * padded + at], x, n * sizeof(float));
     }
     // rows [t0, t1) times one tile of 16 weight rows -> out[(t - t0) * stride + 0 .. 15]
     void product(Walker& walker, const PackedMatrix& w, int tile, const Activations& x, int t0, int t1,
@@ -163,7 +168,7 @@ class ForwardPass {
 
     void norm(Walker& walker, const std::vector<float>& gain, int rows, const int32_t* which,
               std::initializer_list<const PackedMatrix*> users) {
-        const bool int8 = any_int8(users), floats = any_float(users);
+        const bool int8 = any_int8(users), floats = any_float(users) || !w_.runs.empty();
         walker.each(kNorm, rows, 4, [&](int t) {
             const float* x = &w_.residual[(size_t)(which ? which[t] : t) * dim_];
             if (int8)
@@ -193,10 +198,15 @@ class ForwardPass {
             const bool is_query = unit < s_.heads, is_key = !is_query && unit < s_.heads + s_.kv_heads;
             const int head = is_query ? unit : (unit - s_.heads) % s_.kv_heads;
             const PackedMatrix& w = is_query ? layer.query : is_key ? layer.key : layer.value;
+            const Site site = is_query ? Site::query : is_key ? Site::key : Site::value;
+            const int low = is_query ? 0 : is_key ? 1 : 2;
             const auto& bias = is_query ? layer.query_bias : is_key ? layer.key_bias : layer.value_bias;
             chunks(b_.rows, [&](int t0, int t1) {
-                for (int j = 0; j < tiles; j++)
-                    product(walker, w, head * tiles + j, x, t0, t1, walker.buffer + j * kTileRows, stride);
+                for (int j = 0; j < tiles; j++) {
+                    float* out = walker.buffer + j * kTileRows;
+                    product(walker, w, head * tiles + j, x, t0, t1, out, stride);
+                    adapt(walker, index, site, low, head * tiles + j, t0, t1, out, stride);
+                }
                 for (int t = t0; t < t1; t++) {
                     float* v = walker.buffer + (t - t0) * stride;
                     const int position = b_.positions[t];
@@ -282,29 +292,27 @@ class ForwardPass {
         *out = &w_.partial_out[(size_t)i * group * s_.head_dim];
     }
 
-    // residual += x W^T, or its RMS norm if `post_norm` has gains
-    void add_product(Walker& walker, const PackedMatrix& w, const Activations& x, Operator op,
-                     const std::vector<float>& post_norm) {
-        if (!post_norm.empty()) return add_normed_product(walker, w, x, op, post_norm);
-        walker.each(op, w.tiles(), chunk(), [&](int tile) {
+    // residual += x W^T, or its RMS norm if there are gains for it
+    void add_product(Walker& walker, int index, Site site, const Activations& x) {
+        const Layer& layer = m_.layers_[index];
+        const bool is_down = site == Site::down;
+        const PackedMatrix& w = is_down ? layer.down : layer.attention_output;
+        const std::vector<float>& post_norm = is_down ? layer.ff_post_norm : layer.attention_post_norm;
+        const bool normed = !post_norm.empty();
+        walker.each(is_down ? kDown : kAttentionOutput, w.tiles(), chunk(), [&](int tile) {
             const int width = std::min(kTileRows, dim_ - tile * kTileRows);
             chunks(b_.rows, [&](int t0, int t1) {
-                product(walker, w, tile, x, t0, t1, walker.buffer, kTileRows);
+                float* out = normed ? &w_.projected[(size_t)t0 * dim_ + tile * kTileRows] : walker.buffer;
+                const int stride = normed ? dim_ : kTileRows;
+                product(walker, w, tile, x, t0, t1, out, stride);
+                adapt(walker, index, site, 0, tile, t0, t1, out, stride);
+                if (normed) return;
                 for (int t = t0; t < t1; t++)
                     k_.add(&w_.residual[(size_t)t * dim_ + tile * kTileRows],
                            walker.buffer + (t - t0) * kTileRows, width);
             });
         });
-    }
-
-    void add_normed_product(Walker& walker, const PackedMatrix& w, const Activations& x, Operator op,
-                            const std::vector<float>& post_norm) {
-        walker.each(op, w.tiles(), chunk(), [&](int tile) {
-            chunks(b_.rows, [&](int t0, int t1) {
-                product(walker, w, tile, x, t0, t1, &w_.projected[(size_t)t0 * dim_ + tile * kTileRows],
-                        dim_);
-            });
-        });
+        if (!normed) return;
         walker.each(kNorm, b_.rows, 4, [&](int t) {
             float* y = &w_.projected[(size_t)t * dim_];
             k_.norm_float(y, post_norm.data(), s_.norm_eps, s_.dim, dim_, y);
@@ -313,18 +321,24 @@ class ForwardPass {
     }
 
     // A unit is 32 rows of gate and the same 32 of up: activation and quantisation are its epilogue.
-    void gate_up(Walker& walker, const Layer& layer) {
+    void gate_up(Walker& walker, int index) {
+        const Layer& layer = m_.layers_[index];
         const auto activate = s_.activation == Activation::gelu ? k_.gelu_multiply : k_.silu_multiply;
         const Activations x = rows_of(w_.normed, dim_);
         walker.each(kGateUp, ff_ / kQuantBlock, chunk(), [&](int unit) {
             chunks(b_.rows, [&](int t0, int t1) {
                 const int tiles = std::min(2, layer.gate.tiles() - unit * 2);
                 if (tiles < 2) std::memset(walker.buffer, 0, (size_t)(t1 - t0) * 64 * sizeof(float));
-                for (int j = 0; j < tiles; j++)
-                    product(walker, layer.gate, unit * 2 + j, x, t0, t1, walker.buffer + j * kTileRows, 64);
-                for (int j = 0; j < tiles; j++)
-                    product(walker, layer.up, unit * 2 + j, x, t0, t1, walker.buffer + 32 + j * kTileRows,
-                            64);
+                for (int j = 0; j < tiles; j++) {
+                    float* out = walker.buffer + j * kTileRows;
+                    product(walker, layer.gate, unit * 2 + j, x, t0, t1, out, 64);
+                    adapt(walker, index, Site::gate, 0, unit * 2 + j, t0, t1, out, 64);
+                }
+                for (int j = 0; j < tiles; j++) {
+                    float* out = walker.buffer + 32 + j * kTileRows;
+                    product(walker, layer.up, unit * 2 + j, x, t0, t1, out, 64);
+                    adapt(walker, index, Site::up, 1, unit * 2 + j, t0, t1, out, 64);
+                }
                 for (int t = t0; t < t1; t++) {
                     float* v = walker.buffer + (t - t0) * 64;
                     activate(v, v + 32, 32, v);
@@ -334,11 +348,15 @@ class ForwardPass {
         });
     }
 
+    void lower(Walker& walker, int index, std::initializer_list<Site> sites, const Activations& x);
+    void adapt(Walker& walker, int index, Site site, int low, int tile, int t0, int t1, float* out,
+               int stride) const;
     void experts(Walker& walker, int index);
     void route(Walker& walker, int index);
     void gather(Walker& walker, const Layer& layer);
     void expert_gate_up(Walker& walker, int index, PlacedExpert placed, int unit);
     void expert_down(Walker& walker, int index, PlacedExpert placed, int tile);
+
     // The final norm's output itself, for embeddings.
     void hidden(Walker& walker) {
         walker.each(kNorm, b_.outputs, 4, [&](int r) {
@@ -375,6 +393,8 @@ class ForwardPass {
     const float query_scale_;
 };
 
+#include "forward_adapters.inl"
+//
 #include "forward_experts.inl"
 
 void Model::prepare(const Batch& b) {
@@ -404,6 +424,7 @@ void Model::prepare(const Batch& b) {
         } else {
             grow(work_.hidden, ff, rows);
         }
+        for (auto& low : work_.low) low.assign((size_t)rows * low_width_, 0);
         work_.splits_done.reset(new std::atomic<int>[(size_t)rows * shape_.kv_heads]);
         for (size_t i = 0; i < (size_t)rows * shape_.kv_heads; i++) work_.splits_done[i].store(0);
         work_.rows = rows;
@@ -420,6 +441,16 @@ void Model::prepare(const Batch& b) {
     if (work_.partial_total.size() < partials * group) {
         work_.partial_maximum.resize(partials * group), work_.partial_total.resize(partials * group);
         work_.partial_out.resize(partials * group * shape_.head_dim);
+    }
+    work_.runs.clear();
+    for (int t = 0; b.adapters && t < b.rows; t++) {
+        const int number = b.adapters[b.sequence[t]];
+        if (!number) continue;
+        const Adapter* adapter = adapters_[number - 1].get();
+        if (!work_.runs.empty() && work_.runs.back().end == t && work_.runs.back().adapter == adapter)
+            work_.runs.back().end++;
+        else
+            work_.runs.push_back({t, t + 1, adapter});
     }
     for (auto& counter : work_.counters) counter.next.store(0, std::memory_order_relaxed);
 }

@@ -103,6 +103,7 @@ Model::Model(const ModelShape& shape, int threads, const std::string& isa)
         scratch.attention.resize(std::max((size_t)group * (shape.head_dim + 2) + shape.head_dim,
                                           (size_t)2 * round_up(shape.experts, 8)));
         scratch.outputs.resize(kChunkRows * kUnitColumns);
+        scratch.adapted.resize(kChunkRows * kTileRows);
         scratch.unpacked.resize(kUnpackBlocks * kUnpackedBytes);
     }
 }
@@ -306,6 +307,42 @@ void Model::arrange_weights() {
         place.matrix->move_to(weights_.data() + place.offset, place.run, place.period);
 }
 
+int Model::add_adapter(float scale, const std::vector<LowRankTensor>& tensors) {
+    std::lock_guard lock(mutex_);
+    if (!std::isfinite(scale)) refuse("the adapter's scale is not finite");
+    auto adapter = std::make_unique<Adapter>();
+    adapter->scale = scale;
+    adapter->layers.resize(shape_.layers);
+    int width = low_width_;
+    for (const LowRankTensor& t : tensors) {
+        check_range("rank", t.rank, 1, 1024);
+        std::string rest;
+        const int index = layer_of(t.name, &rest);
+        const std::optional<Slot> slot = matrix_slot(t.name);
+        if (index < 0 || !slot || slot->part) refuse("'" + t.name + "' cannot be adapted");
+        Layer& layer = layers_[index];
+        const PackedMatrix* const sites[kSites] = {
+            &layer.query, &layer.key, &layer.value, &layer.attention_output,
+            &layer.gate,  &layer.up,  &layer.down};
+        const auto site = std::find(sites, sites + kSites, slot->matrix);
+        if (site == sites + kSites) refuse("'" + t.name + "' cannot be adapted");
+        if (t.rows != slot->rows.rows || t.columns != slot->columns)
+            refuse(t.name + " is " + std::to_string(slot->rows.rows) + " x " + std::to_string(slot->columns) +
+                   "; the adapter is for " + std::to_string(t.rows) + " x " + std::to_string(t.columns));
+        LowRank& low = adapter->layers[index][site - sites];
+        const auto pack = [&](const float* values, RowGroups rows, int columns) {
+            return PackedMatrix(t.name, GgmlType::f32, reinterpret_cast<const uint8_t*>(values),
+                                (size_t)rows.rows * columns * sizeof(float), rows, columns);
+        };
+        low.down = pack(t.down, {t.rank, t.rank}, t.columns);
+        low.up = pack(t.up, slot->rows, t.rank);
+        width = std::max(width, round_up(t.rank, kQuantBlock));
+    }
+    adapters_.push_back(std::move(adapter));
+    if (width > low_width_) low_width_ = width, work_.rows = 0;  // the buffers grow with the next pass
+    return (int)adapters_.size();
+}
+
 void Model::allocate_kv(int blocks, KvPrecision precision) {
     std::lock_guard lock(mutex_);
     check_range("blocks", blocks, 1, 1 << 26);
@@ -391,6 +428,8 @@ void Model::check_batch(const Batch& b) const {
         for (int i = 0; i < needed; i++)
             in("tables", i, b.tables[(size_t)s * b.table_width + i], kv_.blocks());
     }
+    for (int s = 0; b.adapters && s < b.sequences; s++)
+        in("adapters", s, b.adapters[s], (long)adapters_.size() + 1);
     for (int r = 0; r < b.outputs; r++) in("output_rows", r, b.output_rows[r], b.rows);
     // Two rows that write one slot would race; only a broken scheduler asks for that.
     std::vector<int64_t> slots(b.rows);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tiltyard/adapters.hpp"
 #include "tiltyard/experts.hpp"
 #include "tiltyard/kernels.hpp"
 #include "tiltyard/kv_cache.hpp"
@@ -55,6 +56,7 @@ struct Batch {
     const int32_t* output_rows;                    // [outputs] rows whose logits are wanted
     float* logits;                                 // [outputs][vocab], or nullptr
     float* hidden = nullptr;                       // [outputs][dim] instead: the final norm's output
+    const int32_t* adapters = nullptr;  // [sequences] as add_adapter numbers them, 0: none; or nullptr
 };
 
 enum Operator {
@@ -67,10 +69,11 @@ enum Operator {
     kDown,
     kHead,
     kRouter,
+    kAdapters,
     kOperators
 };
 constexpr std::array<const char*, kOperators> kOperatorNames = {
-    "embed", "norm", "qkv", "attention", "attention_output", "gate_up", "down", "head", "router"};
+    "embed", "norm", "qkv", "attention", "attention_output", "gate_up", "down", "head", "router", "adapters"};
 
 struct Layer {
     std::vector<float> attention_norm, ff_norm;            // padded with zeros, as all of these
@@ -101,7 +104,10 @@ struct Workspace {
     std::atomic<int> chosen{0};                                      // rows that know their experts
     std::vector<float> partial_maximum, partial_total, partial_out;  // attention splits of long rows
     std::unique_ptr<std::atomic<int>[]> splits_done;                 // [kv_heads][rows]
+    std::vector<AdapterRun> runs;                                    // of the rows that have an adapter
+    std::vector<float> low[3];  // [rows][low width] what adapters make of x, for up to three matrices
     struct ThreadScratch {
+        std::vector<float> adapted;             // of one tile
         std::vector<float> attention, outputs;  // of one attention unit; of one weight unit
         std::vector<uint8_t> unpacked;          // one q4 tile
     };
@@ -137,6 +143,13 @@ class Model {
     void offload_experts(const std::string& directory, size_t memory_bytes);
     // Throws std::invalid_argument naming the tensors that are missing.
     void finish();
+    struct LowRankTensor {
+        std::string name;         // of the matrix
+        int rank, rows, columns;  // of the matrix, as the caller understands it
+        const float *down, *up;   // [rank][columns], [rows][rank]
+    };
+    // Returns the adapter's number for batches, from 1 on. Throws std::invalid_argument naming the tensor.
+    int add_adapter(float scale, const std::vector<LowRankTensor>& tensors);
     void allocate_kv(int blocks, KvPrecision precision);
     // Throws std::invalid_argument, without touching anything, when an index is out of range.
     void forward(const Batch& batch);
@@ -191,6 +204,8 @@ class Model {
     std::vector<float> output_norm_;
     std::vector<Layer> layers_;
     ExpertStore experts_;
+    std::vector<std::unique_ptr<Adapter>> adapters_;
+    int low_width_ = 0;  // the largest rank, in whole blocks
     bool finished_ = false;
     KvCache kv_;
     Workspace work_;

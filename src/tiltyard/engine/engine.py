@@ -33,8 +33,13 @@ class ForwardModel(Protocol):
         tables: NDArray[np.int32],
         output_rows: NDArray[np.int32],
         logits: NDArray[np.float32],
+        *,
+        adapters: NDArray[np.int32] | None = None,
     ) -> None:
-        """Run `tokens` (T), write their KV through `tables` (S, W) and a row of logits per output row."""
+        """Run `tokens` (T), write their KV through `tables` (S, W) and a row of logits per output row.
+
+        `adapters` (S): the LoRA adapter of each sequence, 0 for none.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +220,16 @@ class Engine:
             self._logits = np.empty((len(ready), self.config.vocab_size), np.float32)
         logits = self._logits[: len(ready)]
         if work:
-            self._model.forward(tokens, positions, owners, tables, np.array(output_rows, np.int32), logits)
+            adapters = np.array([sequence.request.adapter for sequence, _ in work], np.int32)
+            self._model.forward(
+                tokens,
+                positions,
+                owners,
+                tables,
+                np.array(output_rows, np.int32),
+                logits,
+                adapters=adapters if adapters.any() else None,
+            )
         self._count(plan, total)
         for sequence, chunk in work:
             sequence.computed += chunk

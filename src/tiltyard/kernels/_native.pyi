@@ -41,21 +41,30 @@ class NativeModel:
     def finish(self) -> None:
         """Raises ValueError naming the tensors that are missing."""
 
+    def add_adapter(self, scale: float, matrices: dict[str, tuple[NDArray[numpy.float32], NDArray[numpy.float32]]]) -> int:
+        """
+        Add a LoRA adapter and return its number for `forward`, from 1 on.
+
+        matrices: (down [rank, columns], up [rows, rank]) float32 by the name of the matrix that they adapt; y becomes
+        y + scale * up @ (down @ x). Raises ValueError naming the tensor that does not fit.
+        """
+
     def allocate_kv(self, blocks: int, precision: str) -> None:
         """
         Reserve KV blocks of 32 tokens; memory is committed when a block is written.
         """
 
-    def forward(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], sequences: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], output_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    def forward(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], sequences: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], output_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], *, adapters: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None:
         """
         Run T rows of any sequences: store their keys and values, write the logits of `output_rows`.
 
         tokens, positions, sequences: int32 [T]; tables: int32 [S, W] of KV blocks, position p lies in block
-        tables[s, p // 32]; output_rows: int32 [R]; logits: float32 [R, vocab], written. Releases the GIL.
+        tables[s, p // 32]; output_rows: int32 [R]; logits: float32 [R, vocab], written; adapters: int32
+        [S], as add_adapter numbers them, 0 for none. Releases the GIL.
         Raises ValueError, before anything is touched, for an index out of range.
         """
 
-    def embed(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], sequences: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], output_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], hidden: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    def embed(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], sequences: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], output_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], hidden: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], *, adapters: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None:
         """
         As `forward`, but writes what the head would have multiplied: the final norm's output.
 

@@ -48,17 +48,27 @@ class Shape:
 
 
 @dataclass(frozen=True)
+class LowRank:
+    """What a LoRA adapter adds to a product: scale * up (down x); down (rank, columns), up (rows, rank)."""
+
+    down: F32
+    up: F32
+    scale: np.float32
+
+
+@dataclass(frozen=True)
 class Matrix:
     """A weight matrix, rows x columns; quantized if `scale` is there.
 
     Quantized: weight = scale * q + minimum; scale and minimum (rows, columns / 32), q (rows, columns).
-    Float: `values`. `minimum` is None for Q8_0.
+    Float: `values`. `minimum` is None for Q8_0. `adapter` adds to the product (docs/numerics.md, "Adapters").
     """
 
     values: F32
     q: NDArray[np.int32] | None = None
     scale: F32 | None = None
     minimum: F32 | None = None
+    adapter: LowRank | None = None
 
 
 Tensors = Mapping[str, Matrix]
@@ -234,6 +244,13 @@ def padded(x: F32, multiple: int = QUANT_BLOCK) -> F32:
 
 def multiply(matrix: Matrix, x: F32) -> F32:
     """x (tokens, columns) times the matrix, transposed -> (tokens, rows), as the contract orders it."""
+    out = _multiply(matrix, x)
+    if (adapter := matrix.adapter) is None:
+        return out
+    return fma(adapter.scale, _multiply(Matrix(adapter.up), _multiply(Matrix(adapter.down), x)), out)
+
+
+def _multiply(matrix: Matrix, x: F32) -> F32:
     rows, columns = matrix.values.shape
     out = np.zeros((x.shape[0], rows), np.float32)
     if matrix.q is None or matrix.scale is None:

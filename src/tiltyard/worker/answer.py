@@ -42,6 +42,7 @@ class AnswerPlan:
     logit_bias: tuple[tuple[int, float], ...] = ()
     n: int = 1
     top_logprobs: int | None = None
+    adapter: int = 0
 
     def engine_requests(self) -> tuple[EngineRequest, ...]:
         """One request a choice; choice `i` draws from seed `seed + i` (modulo 2^64)."""
@@ -65,6 +66,7 @@ class AnswerPlan:
                 stop_ids=self.stop_ids,
                 namespace=f"{self.behaviour}/{self.tenant}",
                 top_logprobs=self.top_logprobs,
+                adapter=self.adapter,
             )
             for index in range(self.n)
         )

@@ -21,7 +21,7 @@ from tiltyard.models.resolve import ResolvedIdentity, render_prompt, resolve
 from tiltyard.models.tokenizer import Tokenizer
 from tiltyard.wire.worker import IdentityStatus
 from tiltyard.worker.answer import AnswerPlan
-from tiltyard.worker.load import ExpertsOnDisk, load_native
+from tiltyard.worker.load import ExpertsOnDisk, add_adapters, load_native
 
 Progress = Callable[[int, int], None]
 """`(bytes packed, bytes in all)`."""
@@ -48,6 +48,8 @@ class ServedIdentity:
     declaration: IdentityDeclaration
     resolved: ResolvedIdentity
     deployment: Deployment
+    adapter: int = 0
+    """Its LoRA adapter as the loaded model numbers it; 0: none."""
 
     @property
     def behaviour_digest(self) -> Digest:
@@ -155,6 +157,7 @@ class ModelHost:
             logit_bias=tuple(sorted(request.logit_bias.items())),
             n=request.n,
             top_logprobs=request.top_logprobs,
+            adapter=identity.adapter,
         )
         self.engine.check(plan.engine_requests()[0])
         return plan
@@ -194,6 +197,7 @@ def load_host(
             progress=progress,
             experts=settings.experts,
         )
+    adapters = add_adapters(native, resolved.values())
     native.allocate_kv(1, first.kv_precision)  # to learn the size of a block
     bytes_a_block = native.kv_bytes_per_block
     blocks = settings.kv_memory_bytes // bytes_a_block
@@ -214,7 +218,11 @@ def load_host(
     )
     served = {
         name: ServedIdentity(
-            name, identities[name], one, _deployment(one.behaviour.digest, native, config, hardware_name())
+            name,
+            identities[name],
+            one,
+            _deployment(one.behaviour.digest, native, config, hardware_name()),
+            0 if one.adapter is None else adapters[one.adapter.digest],
         )
         for name, one in resolved.items()
     }

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from tiltyard.errors import ConfigurationError, ModelRejected, StorageFailed
+from tiltyard.identity.canonical import Digest
 from tiltyard.kernels import NativeModel, choose_isa
 from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
+from tiltyard.models.resolve import ResolvedIdentity
 
 SERVED_TYPES = frozenset(("F32", "F16", "Q4_0", "Q4_1", "Q8_0"))
 """Storage types that the kernels read."""
@@ -116,3 +118,19 @@ def _offload(model: NativeModel, experts: ExpertsOnDisk) -> None:
             f"experts cannot be kept on disk in {experts.directory}: {error}; free some space, choose another "
             "cache directory (TILTYARD_CACHE), or leave workers.expert_memory_mb out"
         ) from None
+
+
+def add_adapters(model: NativeModel, identities: Iterable[ResolvedIdentity]) -> dict[Digest, int]:
+    """Give a model the adapters of its identities, each once; returns their numbers by digest.
+
+    Raises `ModelRejected` for an adapter that is not for this model.
+    """
+    numbers: dict[Digest, int] = {}
+    for identity in identities:
+        adapter = identity.adapter
+        if adapter is not None and adapter.digest not in numbers:
+            matrices = {
+                name: (low.down, low.up) for name, low in adapter.matrices(identity.architecture).items()
+            }
+            numbers[adapter.digest] = model.add_adapter(adapter.scale, matrices)
+    return numbers
