@@ -11,17 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tiltyard.kernels.reference import (
-    F32,
-    F64,
-    ZERO,
-    Matrix,
-    Tensors,
-    exp32,
-    fma,
-    multiply,
-    silu_multiply,
-)
+from tiltyard.kernels.reference import Matrix, Tensors, multiply, silu_multiply
+from tiltyard.kernels.reference_math import F32, F64, ZERO, exp32, fma
 
 WEIGHT_FLOOR = np.float32(-87)
 """Below it an exponential is exactly zero."""

@@ -13,6 +13,7 @@ from tiltyard.kernels import NativeModel, choose_isa
 from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
 from tiltyard.models.resolve import ResolvedIdentity
+from tiltyard.worker.shape import native_shape
 
 SERVED_TYPES = frozenset(("F32", "F16", "Q4_0", "Q4_1", "Q8_0"))
 """Storage types that the kernels read."""
@@ -51,29 +52,9 @@ def load_native(
                 f"{gguf.path}: tensor {name!r} is stored as {info.type_name}; supported: "
                 f"{', '.join(sorted(SERVED_TYPES))}"
             )
-    if architecture.family != "llama" or architecture.window or architecture.rope_scaling:
-        raise ModelRejected(f"{gguf.path}: the kernels do not serve this {architecture.family} model yet")
     chosen = choose_isa(isa)
     try:
-        model = NativeModel(
-            n_layers=architecture.n_layers,
-            n_heads=architecture.n_heads,
-            n_kv_heads=architecture.n_kv_heads,
-            head_dim=architecture.head_dim,
-            dim=architecture.dim,
-            ff_dim=architecture.ff_dim,
-            vocab_size=architecture.vocab_size,
-            max_positions=architecture.max_positions,
-            norm_eps=architecture.norm_eps,
-            rope_base=architecture.rope_base,
-            rope_dim=architecture.rope_dim,
-            tied_embeddings=architecture.tied_embeddings,
-            n_experts=architecture.n_experts,
-            n_experts_used=architecture.n_experts_used,
-            expert_ff_dim=architecture.expert_ff_dim,
-            threads=threads,
-            isa=chosen,
-        )
+        model = NativeModel(**native_shape(architecture), threads=threads, isa=chosen)
         if experts is not None and architecture.n_experts:
             _offload(model, experts)
         total = sum(gguf.tensors[name].size_bytes for name in wanted)
