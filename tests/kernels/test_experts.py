@@ -28,7 +28,9 @@ MODELS = {
         seed=34,
         experts=Experts(3, 1),
     ),
-    "all of two": SmallModel(SHAPE, seed=35, experts=Experts(2, 2)),
+    "all of two, Qwen3 heads": SmallModel(
+        replace(SHAPE, qk_norm=True, rope_style="halves"), seed=35, experts=Experts(2, 2)
+    ),
 }
 
 
