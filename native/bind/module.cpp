@@ -8,6 +8,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <stdexcept>
@@ -316,6 +317,15 @@ NB_MODULE(_native, m) {
             "hits and misses (experts that a layer of a step needed: were they in memory?), bytes_read, "
             "resident,\nslots, slot_bytes, file_bytes, least_bytes (the smallest budget, known before "
             "`finish`).")
+        .def(
+            "expert_uses",
+            [](Model& model) {
+                const std::vector<uint64_t> uses = model.expert_uses();
+                auto copy = std::make_unique<uint64_t[]>(uses.size());
+                std::copy(uses.begin(), uses.end(), copy.get());
+                return owned(std::move(copy), uses.size());
+            },
+            "Rows that each expert has served since the model was made, layer by layer.")
         .def_prop_ro("kv_bytes_per_block", &Model::kv_bytes_per_block)
         .def_prop_ro("weight_bytes", &Model::weight_bytes)
         .def_prop_ro("threads", &Model::threads)

@@ -54,7 +54,8 @@ void ExpertGroups::group(int rows, int used, int experts) {
     first[0] = 0;
 }
 
-ExpertStore::ExpertStore(int layers, int experts) : experts_(experts), layers_(layers) {}
+ExpertStore::ExpertStore(int layers, int experts)
+    : experts_(experts), layers_(layers), uses_((size_t)layers * experts) {}
 
 ExpertStore::~ExpertStore() {
     if (file_ >= 0) close(file_);
@@ -116,6 +117,7 @@ const std::vector<ExpertWave>& ExpertStore::plan(int index, const ExpertGroups& 
     LayerExperts& layer = layers_[index];
     waves_.assign(1, ExpertWave{});
     plans_++;
+    for (const int e : groups.active) uses_[(size_t)index * experts_ + e] += groups.rows_of(e);
     if (!offloads()) {
         for (const int e : groups.active) waves_[0].resident.push_back({e, e});
         return waves_;

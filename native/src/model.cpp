@@ -394,6 +394,11 @@ void Model::offload_experts(const std::string& directory, size_t memory_bytes) {
     experts_.offload(directory, memory_bytes);
 }
 
+std::vector<uint64_t> Model::expert_uses() {
+    std::lock_guard lock(mutex_);
+    return experts_.uses();
+}
+
 std::array<double, kOperators> Model::operator_seconds() {
     std::lock_guard lock(mutex_);
     return seconds_;

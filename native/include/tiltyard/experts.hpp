@@ -83,6 +83,8 @@ class ExpertStore {
     const uint8_t* tile(int layer, ExpertPart part, PlacedExpert placed, int index) const;
     // Any thread, at any time after `finish`.
     ExpertCounters counters() const;
+    // [layers][experts] rows that each expert has served; not during a pass.
+    const std::vector<uint64_t>& uses() const { return uses_; }
 
   private:
     struct Part {
@@ -108,6 +110,7 @@ class ExpertStore {
     std::vector<LayerExperts> layers_;
     std::vector<ExpertWave> waves_;
     uint64_t plans_ = 0;
+    std::vector<uint64_t> uses_;
     std::atomic<uint64_t> hits_{0}, misses_{0}, bytes_read_{0}, resident_{0};
     std::atomic<int> failure_{0};  // errno of a load, or -1 for a file that is too short
 };

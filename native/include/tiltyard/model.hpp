@@ -160,6 +160,7 @@ class Model {
 
     size_t kv_bytes_per_block() const { return kv_.block_bytes(); }
     size_t weight_bytes() const;
+    std::vector<uint64_t> expert_uses();  // [layers][experts] rows that each has served
     ExpertCounters expert_counters() const { return experts_.counters(); }  // also during a pass
     std::array<double, kOperators> operator_seconds();
     void reset_operator_seconds();

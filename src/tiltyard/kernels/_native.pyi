@@ -93,6 +93,11 @@ class NativeModel:
         slots, slot_bytes, file_bytes, least_bytes (the smallest budget, known before `finish`).
         """
 
+    def expert_uses(self) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu')]:
+        """
+        Rows that each expert has served since the model was made, layer by layer.
+        """
+
     @property
     def kv_bytes_per_block(self) -> int: ...
 

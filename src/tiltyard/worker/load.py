@@ -63,6 +63,7 @@ def load_native(
             info = gguf.tensors[name]
             target = REQUANTIZED[quantization] if is_requantized(name, shape) else None
             model.set_tensor(name, info.ggml_type, gguf.tensor_data(name), target)
+            gguf.forget(name)  # packed: two copies in memory would be one too many
             done += info.size_bytes
             if progress is not None:
                 progress(done, total)
