@@ -35,6 +35,7 @@ class ByteTokenizer:
 
     bos_id = None
     add_bos = False
+    add_eos = False
     stop_ids = frozenset({END})
     vocab_size = 257
 

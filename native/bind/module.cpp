@@ -187,6 +187,7 @@ NB_MODULE(_native, m) {
         "contract.";
     m.attr("BLOCK_TOKENS") = kBlockTokens;
     m.attr("NUMERICS_VERSION") = 1;
+    m.attr("PACKING_VERSION") = kPackingVersion;
 
     nb::class_<Model>(m, "NativeModel",
                       "A decoder-only transformer; the same logits, bit for bit, in any batch.")
@@ -251,7 +252,41 @@ NB_MODULE(_native, m) {
             "first\ntensor. Raises RuntimeError if no file can be made; `finish` raises ValueError for too "
             "little "
             "memory.")
-        .def("finish", &Model::finish, "Raises ValueError naming the tensors that are missing.")
+        .def(
+            "set_packed",
+            [](Model& model, const std::string& name, int form, Bytes data, uint64_t checksum) {
+                // The tiles are read in finish: until then the array must live, and its memory with it.
+                auto* held = new Bytes(data);
+                const std::shared_ptr<const void> keeper(held, [](Bytes* array) {
+                    nb::gil_scoped_acquire acquire;
+                    delete array;
+                });
+                nb::gil_scoped_release release;
+                model.set_packed(name, form, data.data(), data.size(), checksum, keeper);
+            },
+            "name"_a, "form"_a, "data"_a.noconvert(), "checksum"_a,
+            "Set a matrix from what packed_matrix of an equal model gave; `data` is kept until finish. "
+            "Raises\n"
+            "ValueError when size or checksum do not fit.")
+        .def(
+            "packed_matrix",
+            [](Model& model, const std::string& name) {
+                const PackedMatrix& matrix = model.packed_matrix(name);
+                std::unique_ptr<uint8_t[]> tiles(new uint8_t[matrix.bytes()]);
+                uint64_t sum;
+                {
+                    nb::gil_scoped_release release;
+                    matrix.copy_tiles(tiles.get());
+                    sum = model.checksum(tiles.get(), matrix.bytes());
+                }
+                return std::make_tuple((int)matrix.form(), owned(std::move(tiles), matrix.bytes()), sum);
+            },
+            "name"_a,
+            "A matrix as it lies in memory: (form, its tiles as uint8, their checksum). Only set_packed of a "
+            "build with\n"
+            "the same PACKING_VERSION understands it.")
+        .def("finish", &Model::finish, nb::call_guard<nb::gil_scoped_release>(),
+             "Raises ValueError naming the tensors that are missing.")
         .def("add_adapter", &add_adapter, "scale"_a, "matrices"_a,
              nb::sig("def add_adapter(self, scale: float, matrices: dict[str, "
                      "tuple[NDArray[numpy.float32], NDArray[numpy.float32]]]) -> int"),

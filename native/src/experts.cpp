@@ -113,14 +113,15 @@ void ExpertStore::finish() {
     }
 }
 
-const std::vector<ExpertWave>& ExpertStore::plan(int index, const ExpertGroups& groups) {
+void ExpertStore::plan(int index, const ExpertGroups& groups) {
     LayerExperts& layer = layers_[index];
-    waves_.assign(1, ExpertWave{});
+    std::vector<ExpertWave>& waves = layer.waves;
+    waves.assign(1, ExpertWave{});
     plans_++;
     for (const int e : groups.active) uses_[(size_t)index * experts_ + e] += groups.rows_of(e);
     if (!offloads()) {
-        for (const int e : groups.active) waves_[0].resident.push_back({e, e});
-        return waves_;
+        for (const int e : groups.active) waves[0].resident.push_back({e, e});
+        return;
     }
     std::vector<int> absent;
     for (const int e : groups.active) {
@@ -130,14 +131,14 @@ const std::vector<ExpertWave>& ExpertStore::plan(int index, const ExpertGroups& 
             continue;
         }
         layer.slots[slot].used = plans_;
-        waves_[0].resident.push_back({e, slot});
+        waves[0].resident.push_back({e, slot});
     }
     hits_ += groups.active.size() - absent.size();
     misses_ += absent.size();
-    size_t taken = waves_[0].resident.size();  // slots that this wave uses
+    size_t taken = waves[0].resident.size();  // slots that this wave uses
     for (const int e : absent) {
         if (taken == layer.slots.size()) {
-            waves_.emplace_back();
+            waves.emplace_back();
             plans_++;
             taken = 0;
         }
@@ -150,10 +151,9 @@ const std::vector<ExpertWave>& ExpertStore::plan(int index, const ExpertGroups& 
             resident_++;
         *oldest = {e, plans_};
         layer.slot_of[e] = slot;
-        waves_.back().missing.push_back({e, slot});
+        waves.back().missing.push_back({e, slot});
         taken++;
     }
-    return waves_;
 }
 
 void ExpertStore::load(int index, PlacedExpert placed) {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <memory>
 
 #include "tiltyard/model.hpp"
 
@@ -12,8 +13,11 @@ namespace tiltyard {
 
 namespace {
 
-// Up to so many rows a step is bound by memory: contiguous shares keep the streams whole.
-constexpr int kStaticRows = 8;
+// Up to so many rows a step is bound by memory: longer pieces keep the streams whole.
+constexpr int kStreamRows = 8;
+constexpr int kStreamPieces = 8;  // of a thread's share, then
+// Up to so many rows each thread norms them for itself, which costs less than a phase that all wait for.
+constexpr int kOwnNormRows = 4;
 // From so many rows on, unpacking a tile once is cheaper than at each register block.
 constexpr int kUnpackRows = 16;
 
@@ -32,17 +36,16 @@ class ForwardPass {
           query_(s_.heads * s_.head_dim),
           attended_(round_up(query_, kQuantBlock)),
           expert_ff_(round_up(s_.expert_ff, kQuantBlock)),
-          static_(batch.rows <= kStaticRows),
           precision_(static_cast<int>(model.kv_.precision())),
           query_scale_(s_.query_scale > 0 ? s_.query_scale : (float)(1.0 / std::sqrt((double)s_.head_dim))) {}
 
-    void run(int thread) {
-        Walker walker(*this, thread);
+    void run(ThreadPool::Walk& walk) {
+        Walker walker(*this, walk);
         embed(walker);
         for (int i = 0; i < s_.layers; i++) {
             const Layer& layer = m_.layers_[i];
             norm(walker, layer.attention_norm, b_.rows, nullptr, {&layer.query, &layer.key, &layer.value});
-            lower(walker, i, {Site::query, Site::key, Site::value}, rows_of(w_.normed, dim_));
+            lower(walker, i, {Site::query, Site::key, Site::value}, {});
             qkv(walker, i);
             attend(walker, i);
             lower(walker, i, {Site::attention_output}, rows_of(w_.attended, attended_));
@@ -52,7 +55,7 @@ class ForwardPass {
                 continue;
             }
             norm(walker, layer.ff_norm, b_.rows, nullptr, {&layer.gate, &layer.up});
-            lower(walker, i, {Site::gate, Site::up}, rows_of(w_.normed, dim_));
+            lower(walker, i, {Site::gate, Site::up}, {});
             gate_up(walker, i);
             lower(walker, i, {Site::down}, rows_of(w_.hidden, ff_));
             add_product(walker, i, Site::down, rows_of(w_.hidden, ff_));
@@ -65,40 +68,37 @@ class ForwardPass {
     }
 
   private:
+    struct Norm {
+        const float* gain;
+        int rows;
+        const int32_t* which;
+        bool int8, floats;  // the forms that are wanted
+    };
     // One thread's way through the phases.
     struct Walker {
-        Walker(ForwardPass& pass, int thread)
+        Walker(ForwardPass& pass, ThreadPool::Walk& walk)
             : pass(pass),
-              thread(thread),
-              attention(pass.w_.scratch[thread].attention.data()),
-              buffer(pass.w_.scratch[thread].outputs.data()),
-              adapted(pass.w_.scratch[thread].adapted.data()),
-              unpacked(pass.w_.scratch[thread].unpacked.data()) {}
+              walk(walk),
+              own(pass.w_.scratch[walk.thread]),
+              attention(own.attention.data()),
+              buffer(own.outputs.data()),
+              adapted(own.adapted.data()),
+              unpacked(own.unpacked.data()) {}
         ForwardPass& pass;
-        const int thread;
+        ThreadPool::Walk& walk;
+        Workspace::ThreadScratch& own;
         float *const attention, *const buffer, *const adapted;
         uint8_t* const unpacked;
-        int phase = 0;
+        Activations normed;  // what the last norm gave,
+        Norm pending{};      // or will give when the first unit asks for it
         std::chrono::steady_clock::time_point last = std::chrono::steady_clock::now();
 
-        // chunk 0: one contiguous share a thread; else units are handed out `chunk` at a time
+        // chunk 0: a few long pieces a thread; else units are taken `chunk` at a time
         template <class Unit>
         void each(Operator op, int units, int chunk, Unit unit) {
-            ThreadPool& pool = pass.m_.pool_;
-            if (chunk == 0) {
-                const int low = (int)((long)units * thread / pool.size());
-                const int high = (int)((long)units * (thread + 1) / pool.size());
-                for (int i = low; i < high; i++) unit(i);
-            } else {
-                std::atomic<int>& next = pass.w_.counters[phase % 3].next;
-                for (int i; (i = next.fetch_add(chunk, std::memory_order_relaxed)) < units;)
-                    for (int j = i; j < std::min(i + chunk, units); j++) unit(j);
-            }
-            phase++;
-            // the counter of the phase to come was last used two barriers ago
-            if (!thread) pass.w_.counters[phase % 3].next.store(0, std::memory_order_relaxed);
-            pool.barrier();
-            if (thread) return;
+            const int pieces = pass.m_.pool_.size() * kStreamPieces;
+            walk.each(units, chunk ? chunk : std::max(1, units / pieces), unit);
+            if (walk.thread) return;
             const auto now = std::chrono::steady_clock::now();
             pass.m_.seconds_[op] += std::chrono::duration<double>(now - last).count();
             last = now;
@@ -107,12 +107,14 @@ class ForwardPass {
 
     static size_t scales_in(int padded) { return round_up(padded / kQuantBlock, 8); }
     Activations rows_of(const Workspace::Quantized& rows, int padded) const {
-        return {rows.q.data(),          rows.scale.data(),  rows.sum.data(), rows.outlier.data(),
-                rows.outlier_at.data(), rows.values.data(), (size_t)padded,  scales_in(padded)};
+        return {rows.q.data(),       rows.scale.data(),      rows.sum.data(),
+                rows.outlier.data(), rows.outlier_at.data(), rows.values.data(),
+                (size_t)padded,      scales_in(padded),      rows.bias.data()};
     }
     static QuantizedBlocks blocks_of(Workspace::Quantized& rows, int padded, int row, int column) {
         const size_t v = (size_t)row * padded + column, b = row * scales_in(padded) + column / kQuantBlock;
-        return {&rows.q[v], &rows.scale[b], &rows.sum[b], &rows.outlier[b], &rows.outlier_at[b]};
+        return {&rows.q[v],       &rows.scale[b],      &rows.sum[b],
+                &rows.outlier[b], &rows.outlier_at[b], &rows.bias[b]};
     }
     static bool any_int8(std::initializer_list<const PackedMatrix*> users) {
         return std::any_of(users.begin(), users.end(), [](auto* m) { return takes_int8(m->form()); });
@@ -135,13 +137,14 @@ class ForwardPass {
     void product(Walker& walker, const PackedMatrix& w, const uint8_t* weights, const Activations& x, int t0,
                  int t1, float* out, int stride) const {
         const auto kernel = k_.tile[static_cast<int>(w.form())];
-        const bool unpack =
-            w.form() == WeightForm::q4 && t1 - t0 >= kUnpackRows && w.blocks() <= kUnpackBlocks;
+        const bool unpack = k_.unpack_q4 && w.form() == WeightForm::q4 && t1 - t0 >= kUnpackRows &&
+                            w.blocks() <= kUnpackBlocks;
         if (unpack) k_.unpack_q4(weights, w.blocks(), walker.unpacked);
-        alignas(32) float o[kTileTokens * kTileRows];
+        alignas(64) float o[kTileTokens * kTileRows];
         for (int t = t0; t < t1;) {
             // five rows as 3 + 2: a lone row would cost as much as three
-            const int n = t1 - t == 5 ? 3 : std::min(kTileTokens, t1 - t);
+            const int calls = (t1 - t + k_.tile_tokens - 1) / k_.tile_tokens,
+                      n = (t1 - t + calls - 1) / calls;
             if (unpack)
                 k_.tile_unpacked_q4(weights, walker.unpacked, w.blocks(), x.from(t), n, o);
             else
@@ -155,7 +158,7 @@ class ForwardPass {
     void chunks(int rows, Chunk chunk) const {
         for (int t0 = 0; t0 < rows; t0 += kChunkRows) chunk(t0, std::min(rows, t0 + kChunkRows));
     }
-    int chunk() const { return static_ ? 0 : 1; }
+    int chunk(int rows) const { return rows <= kStreamRows ? 0 : 1; }
 
     void embed(Walker& walker) {
         walker.each(kEmbed, b_.rows, 8, [&](int t) {
@@ -168,14 +171,26 @@ class ForwardPass {
 
     void norm(Walker& walker, const std::vector<float>& gain, int rows, const int32_t* which,
               std::initializer_list<const PackedMatrix*> users) {
-        const bool int8 = any_int8(users), floats = any_float(users) || !w_.runs.empty();
-        walker.each(kNorm, rows, 4, [&](int t) {
-            const float* x = &w_.residual[(size_t)(which ? which[t] : t) * dim_];
-            if (int8)
-                k_.norm_int8(x, gain.data(), s_.norm_eps, s_.dim, dim_, blocks_of(w_.normed, dim_, t, 0));
-            if (floats)
-                k_.norm_float(x, gain.data(), s_.norm_eps, s_.dim, dim_, &w_.normed.values[(size_t)t * dim_]);
-        });
+        const Norm norm{gain.data(), rows, which, any_int8(users), any_float(users) || !w_.runs.empty()};
+        if (rows <= kOwnNormRows) {
+            walker.pending = norm;
+            walker.normed = rows_of(walker.own.normed, dim_);
+            return;
+        }
+        walker.each(kNorm, rows, 4, [&](int t) { norm_row(norm, t, w_.normed); });
+        walker.normed = rows_of(w_.normed, dim_);
+    }
+    void norm_row(const Norm& norm, int t, Workspace::Quantized& out) const {
+        const float* x = &w_.residual[(size_t)(norm.which ? norm.which[t] : t) * dim_];
+        if (norm.int8) k_.norm_int8(x, norm.gain, s_.norm_eps, s_.dim, dim_, blocks_of(out, dim_, t, 0));
+        if (norm.floats)
+            k_.norm_float(x, norm.gain, s_.norm_eps, s_.dim, dim_, &out.values[(size_t)t * dim_]);
+    }
+    // What the last norm gave. Only to be called in a unit of a phase.
+    const Activations& normed(Walker& walker) const {
+        for (int t = 0; t < walker.pending.rows; t++) norm_row(walker.pending, t, walker.own.normed);
+        walker.pending.rows = 0;
+        return walker.normed;
     }
 
     // RMS norm of one head, in place.
@@ -192,14 +207,14 @@ class ForwardPass {
         const Layer& layer = m_.layers_[index];
         const RopeTable& rope = m_.rope_[s_.layer_rope.empty() ? 0 : s_.layer_rope[index]];
         const auto rotate = s_.rope_style == RopeStyle::halves ? k_.rotate_halves : k_.rotate;
-        const Activations x = rows_of(w_.normed, dim_);
         const int n = s_.head_dim, stride = round_up(n, kTileRows), tiles = stride / kTileRows;
-        walker.each(kQkv, s_.heads + 2 * s_.kv_heads, chunk(), [&](int unit) {
+        walker.each(kQkv, s_.heads + 2 * s_.kv_heads, chunk(b_.rows), [&](int unit) {
             const bool is_query = unit < s_.heads, is_key = !is_query && unit < s_.heads + s_.kv_heads;
             const int head = is_query ? unit : (unit - s_.heads) % s_.kv_heads;
             const PackedMatrix& w = is_query ? layer.query : is_key ? layer.key : layer.value;
             const Site site = is_query ? Site::query : is_key ? Site::key : Site::value;
             const int low = is_query ? 0 : is_key ? 1 : 2;
+            const Activations& x = normed(walker);
             const auto& bias = is_query ? layer.query_bias : is_key ? layer.key_bias : layer.value_bias;
             chunks(b_.rows, [&](int t0, int t1) {
                 for (int j = 0; j < tiles; j++) {
@@ -299,7 +314,7 @@ class ForwardPass {
         const PackedMatrix& w = is_down ? layer.down : layer.attention_output;
         const std::vector<float>& post_norm = is_down ? layer.ff_post_norm : layer.attention_post_norm;
         const bool normed = !post_norm.empty();
-        walker.each(is_down ? kDown : kAttentionOutput, w.tiles(), chunk(), [&](int tile) {
+        walker.each(is_down ? kDown : kAttentionOutput, w.tiles(), chunk(b_.rows), [&](int tile) {
             const int width = std::min(kTileRows, dim_ - tile * kTileRows);
             chunks(b_.rows, [&](int t0, int t1) {
                 float* out = normed ? &w_.projected[(size_t)t0 * dim_ + tile * kTileRows] : walker.buffer;
@@ -324,8 +339,8 @@ class ForwardPass {
     void gate_up(Walker& walker, int index) {
         const Layer& layer = m_.layers_[index];
         const auto activate = s_.activation == Activation::gelu ? k_.gelu_multiply : k_.silu_multiply;
-        const Activations x = rows_of(w_.normed, dim_);
-        walker.each(kGateUp, ff_ / kQuantBlock, chunk(), [&](int unit) {
+        walker.each(kGateUp, ff_ / kQuantBlock, chunk(b_.rows), [&](int unit) {
+            const Activations& x = normed(walker);
             chunks(b_.rows, [&](int t0, int t1) {
                 const int tiles = std::min(2, layer.gate.tiles() - unit * 2);
                 if (tiles < 2) std::memset(walker.buffer, 0, (size_t)(t1 - t0) * 64 * sizeof(float));
@@ -368,8 +383,8 @@ class ForwardPass {
     }
 
     void logits(Walker& walker, const PackedMatrix& head) {
-        const Activations x = rows_of(w_.normed, dim_);
-        walker.each(kHead, head.tiles(), b_.outputs <= kStaticRows ? 0 : 8, [&](int tile) {
+        walker.each(kHead, head.tiles(), b_.outputs <= kStreamRows ? 0 : 8, [&](int tile) {
+            const Activations& x = normed(walker);
             const int width = std::min(kTileRows, s_.vocab - tile * kTileRows);
             float* out = b_.logits + tile * kTileRows;
             if (width == kTileRows) return product(walker, head, tile, x, 0, b_.outputs, out, s_.vocab);
@@ -383,12 +398,11 @@ class ForwardPass {
     }
 
     Model& m_;
-    const Batch& b_;
+    const Batch b_;
     Workspace& w_;
     const ModelShape& s_;
     const KernelTable& k_;
     const int dim_, ff_, query_, attended_, expert_ff_;  // padded lengths of rows (query_ has no padding)
-    const bool static_;
     const int precision_;
     const float query_scale_;
 };
@@ -402,10 +416,11 @@ void Model::prepare(const Batch& b) {
     const int query = shape_.heads * shape_.head_dim, attended = round_up(query, kQuantBlock);
     const int rows = std::max(b.rows, b.outputs);  // an output row may be asked for twice
     if (rows > work_.rows) {
-        const auto grow = [](Workspace::Quantized& q, size_t padded, size_t rows) {
+        const auto grow = [](Workspace::Quantized& q, size_t rows, size_t padded) {
             const size_t scales = rows * (size_t)round_up((int)padded / kQuantBlock, 8);
             q.q.assign(rows * padded, 0), q.values.assign(rows * padded, 0), q.outlier_at.assign(scales, 0);
             for (auto* floats : {&q.scale, &q.sum, &q.outlier}) floats->assign(scales, 0);
+            q.bias.assign(scales, 0);
         };
         work_.rows = 0;  // stays so if an allocation fails half way
         work_.residual.assign((size_t)rows * dim,
@@ -413,16 +428,17 @@ void Model::prepare(const Batch& b) {
         if (shape_.post_norms) work_.projected.assign((size_t)rows * dim, 0);
         work_.query.assign((size_t)rows * query, 0);
         work_.attention.assign((size_t)rows * attended, 0);
-        grow(work_.normed, dim, rows), grow(work_.attended, attended, rows);
+        grow(work_.normed, rows, dim), grow(work_.attended, rows, attended);
+        for (auto& scratch : work_.scratch) grow(scratch.normed, kOwnNormRows, dim);
         if (shape_.experts) {
             const size_t pairs = (size_t)rows * shape_.experts_used;
             work_.router.assign((size_t)rows * round_up(shape_.experts, kTileRows), 0);
             work_.expert_outputs.assign(pairs * dim, 0);
             work_.groups.resize(rows, shape_.experts_used, shape_.experts);
-            grow(work_.gathered, dim, pairs);
-            grow(work_.hidden, round_up(shape_.expert_ff, kQuantBlock), pairs);
+            grow(work_.gathered, pairs, dim);
+            grow(work_.hidden, pairs, round_up(shape_.expert_ff, kQuantBlock));
         } else {
-            grow(work_.hidden, ff, rows);
+            grow(work_.hidden, rows, ff);
         }
         for (auto& low : work_.low) low.assign((size_t)rows * low_width_, 0);
         work_.splits_done.reset(new std::atomic<int>[(size_t)rows * shape_.kv_heads]);
@@ -452,7 +468,6 @@ void Model::prepare(const Batch& b) {
         else
             work_.runs.push_back({t, t + 1, adapter});
     }
-    for (auto& counter : work_.counters) counter.next.store(0, std::memory_order_relaxed);
 }
 
 std::vector<Workspace::AttentionUnit> Model::units_in(const Batch& b, int window, int* partials) const {
@@ -471,9 +486,11 @@ void Model::forward(const Batch& batch) {
     std::lock_guard lock(mutex_);
     check_batch(batch);
     if (batch.rows == 0) return;
+    pool_.settle();
     prepare(batch);
-    ForwardPass pass(*this, batch);
-    pool_.run([&](int thread) { pass.run(thread); });
+    // Shared with the threads: one that comes too late still finds the pass, and that it is over.
+    const auto pass = std::make_shared<ForwardPass>(*this, batch);
+    pool_.walk([pass](ThreadPool::Walk& walk) { pass->run(walk); });
     experts_.check();
 }
 

@@ -1,6 +1,7 @@
 // LoRA as phases and epilogues of a pass; part of forward.cpp. Rows without an adapter pass by untouched.
 
-// The first half for all rows that have adapters: down x, into one buffer for each of `sites`.
+// The first half for all rows that have adapters: down x, into one buffer for each of `sites`. An x without
+// values is what the last norm gave.
 void ForwardPass::lower(Walker& walker, int index, std::initializer_list<Site> sites, const Activations& x) {
     const auto low_rank = [&](int run, int i) -> const LowRank& {
         return w_.runs[run].adapter->at(index, sites.begin()[i]);
@@ -17,7 +18,9 @@ void ForwardPass::lower(Walker& walker, int index, std::initializer_list<Site> s
         if (m.empty() || tile * kTileRows >= m.up.blocks() * kQuantBlock) return;
         const auto [first, end, adapter] = w_.runs[run];
         float* out = &w_.low[i][(size_t)first * m_.low_width_ + tile * kTileRows];
-        if (tile < m.down.tiles()) return product(walker, m.down, tile, x, first, end, out, m_.low_width_);
+        if (tile < m.down.tiles())
+            return product(walker, m.down, tile, x.values ? x : normed(walker), first, end, out,
+                           m_.low_width_);
         for (int t = first; t < end; t++, out += m_.low_width_)
             std::memset(out, 0, kTileRows * sizeof(float));
     });

@@ -8,9 +8,8 @@ void ForwardPass::route(Walker& walker, int index) {
     const Layer& layer = m_.layers_[index];
     const int padded = layer.router.tiles() * kTileRows;
     ExpertGroups& groups = w_.groups;
-    const Activations x = rows_of(w_.normed, dim_);
     walker.each(kRouter, layer.router.tiles(), 1, [&](int tile) {
-        product(walker, layer.router, tile, x, 0, b_.rows, &w_.router[tile * kTileRows], padded);
+        product(walker, layer.router, tile, normed(walker), 0, b_.rows, &w_.router[tile * kTileRows], padded);
     });
     walker.each(kRouter, b_.rows, 8, [&](int t) {
         choose_experts(k_, &w_.router[(size_t)t * padded], s_.experts, s_.experts_used, s_.normalize_experts,
@@ -19,26 +18,26 @@ void ForwardPass::route(Walker& walker, int index) {
         if (w_.chosen.fetch_add(1, std::memory_order_acq_rel) + 1 < b_.rows) return;
         w_.chosen.store(0, std::memory_order_relaxed);
         groups.group(b_.rows, s_.experts_used, s_.experts);
-        w_.waves = &m_.experts_.plan(index, groups);
+        m_.experts_.plan(index, groups);
     });
 }
 
 // Each expert's rows side by side, in the forms that gate and up read.
 void ForwardPass::gather(Walker& walker, const Layer& layer) {
     const bool int8 = any_int8({&layer.gate, &layer.up}), floats = any_float({&layer.gate, &layer.up});
-    const size_t blocks = scales_in(dim_);
     walker.each(kRouter, b_.rows * s_.experts_used, 8, [&](int i) {
-        const size_t from = w_.groups.source[i];
-        const auto copy = [&](auto& to, const auto& source, size_t n) {
-            std::memcpy(&to[i * n], &source[from * n], n * sizeof(to[0]));
+        const Activations x = normed(walker).from(w_.groups.source[i]);
+        const auto copy = [&](auto& to, const auto* from, size_t n) {
+            std::memcpy(&to[i * n], from, n * sizeof(to[0]));
         };
-        if (floats) copy(w_.gathered.values, w_.normed.values, dim_);
+        if (floats) copy(w_.gathered.values, x.values, x.row_values);
         if (!int8) return;
-        copy(w_.gathered.q, w_.normed.q, dim_);
-        copy(w_.gathered.scale, w_.normed.scale, blocks);
-        copy(w_.gathered.sum, w_.normed.sum, blocks);
-        copy(w_.gathered.outlier, w_.normed.outlier, blocks);
-        copy(w_.gathered.outlier_at, w_.normed.outlier_at, blocks);
+        copy(w_.gathered.q, x.q, x.row_values);
+        copy(w_.gathered.scale, x.scale, x.row_blocks);
+        copy(w_.gathered.sum, x.sum, x.row_blocks);
+        copy(w_.gathered.outlier, x.outlier, x.row_blocks);
+        copy(w_.gathered.outlier_at, x.outlier_at, x.row_blocks);
+        copy(w_.gathered.bias, x.bias, x.row_blocks);
     });
 }
 
@@ -47,7 +46,7 @@ void ForwardPass::expert_gate_up(Walker& walker, int index, PlacedExpert placed,
     const Layer& layer = m_.layers_[index];
     const int first = w_.groups.first[placed.expert];
     // one row needs no gathering: it is everybody's
-    const Activations x = b_.rows == 1 ? rows_of(w_.normed, dim_) : rows_of(w_.gathered, dim_).from(first);
+    const Activations x = b_.rows == 1 ? normed(walker) : rows_of(w_.gathered, dim_).from(first);
     const int tiles = std::min(2, round_up(s_.expert_ff, kTileRows) / kTileRows - unit * 2);
     chunks(w_.groups.rows_of(placed.expert), [&](int t0, int t1) {
         if (tiles < 2) std::memset(walker.buffer, 0, (size_t)(t1 - t0) * 64 * sizeof(float));
@@ -79,21 +78,21 @@ void ForwardPass::experts(Walker& walker, int index) {
     route(walker, index);
     if (b_.rows > 1) gather(walker, layer);
     const int columns = expert_ff_ / kQuantBlock, tiles = round_up(s_.dim, kTileRows) / kTileRows;
-    for (const ExpertWave& wave : *w_.waves) {
+    for (const ExpertWave& wave : m_.experts_.waves(index)) {
         const auto &resident = wave.resident, &missing = wave.missing;
         const int here = (int)resident.size(), loads = (int)missing.size();
         // loads come first: they take longest
-        walker.each(kGateUp, loads + here * columns, loads ? 1 : chunk(), [&](int i) {
+        walker.each(kGateUp, loads + here * columns, loads ? 1 : chunk(b_.rows), [&](int i) {
             if (i < loads) return m_.experts_.load(index, missing[i]);
             expert_gate_up(walker, index, resident[(i - loads) / columns], (i - loads) % columns);
         });
-        walker.each(kDown, loads * columns + here * tiles, chunk(), [&](int i) {
+        walker.each(kDown, loads * columns + here * tiles, chunk(b_.rows), [&](int i) {
             if (i < loads * columns) return expert_gate_up(walker, index, missing[i / columns], i % columns);
             i -= loads * columns;
             expert_down(walker, index, resident[i / tiles], i % tiles);
         });
         if (loads)
-            walker.each(kDown, loads * tiles, chunk(),
+            walker.each(kDown, loads * tiles, chunk(b_.rows),
                         [&](int i) { expert_down(walker, index, missing[i / tiles], i % tiles); });
     }
     // residual += weight * output, the heaviest expert first

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "tiltyard/checksum.hpp"
 #include "tiltyard/isa.hpp"
 
 namespace tiltyard {
@@ -84,10 +85,10 @@ int checked_threads(int threads) {
 Model::Model(const ModelShape& shape, int threads, const std::string& isa)
     : shape_(checked(shape)),
       kernels_(kernels_for(isa)),
-      pool_(checked_threads(threads)),
       layer_window_(shape.layers),
       layers_(shape.layers),
-      experts_(shape.experts ? shape.layers : 0, shape.experts) {
+      experts_(shape.experts ? shape.layers : 0, shape.experts),
+      pool_(checked_threads(threads)) {
     for (const RopeFrequencies& table : shape.rope_tables) rope_.emplace_back(table);
     if (rope_.empty()) rope_.emplace_back(plain_frequencies(shape.rope_dim, shape.rope_base));
     for (int i = 0; i < shape.layers; i++) {
@@ -204,30 +205,38 @@ void Model::set_tensor(const std::string& name, GgmlType type, const uint8_t* ra
         refuse("tensor '" + name + "' does not belong to this model: it has " +
                std::to_string(shape_.layers) + " layers and " + (shape_.tied_embeddings ? "tied" : "untied") +
                " embeddings");
-    if (!requantize || *requantize == type) {
-        *slot->matrix = PackedMatrix(name, type, raw, bytes, slot->rows, slot->columns);
-        if (slot->part) experts_.put(slot->layer, *slot->part, *slot->matrix);
-        return;
-    }
-    if (*requantize != GgmlType::q4_0 && *requantize != GgmlType::q8_0)
+    if (requantize && *requantize != type && *requantize != GgmlType::q4_0 && *requantize != GgmlType::q8_0)
         refuse(name + ": can requantize to Q4_0 (2) or Q8_0 (8), not to " + ggml_name(*requantize));
-    if (slot->columns % kQuantBlock)
-        refuse(name + ": " + std::to_string(slot->columns) +
-               " columns do not fill blocks of 32, so it cannot be requantized");
-    const size_t row = (size_t)slot->columns / block_values(type) * block_bytes(type);
-    if (bytes != row * slot->rows.rows)
-        refuse(name + ": " + std::to_string(bytes) + " bytes, but its shape needs " +
-               std::to_string(row * slot->rows.rows));
-    const size_t new_row = (size_t)slot->columns / kQuantBlock * block_bytes(*requantize);
-    std::vector<float> values(slot->columns);
-    std::vector<uint8_t> encoded(new_row * slot->rows.rows);
-    for (int r = 0; r < slot->rows.rows; r++) {
-        decode_row(type, raw + r * row, slot->columns, values.data());
-        encode_row(*requantize, values.data(), slot->columns, encoded.data() + r * new_row);
-    }
-    *slot->matrix =
-        PackedMatrix(name, *requantize, encoded.data(), encoded.size(), slot->rows, slot->columns);
+    *slot->matrix = PackedMatrix(name, type, raw, bytes, slot->rows, slot->columns, requantize, &pool_);
     if (slot->part) experts_.put(slot->layer, *slot->part, *slot->matrix);
+}
+
+void Model::set_packed(const std::string& name, int form, const uint8_t* tiles, size_t bytes,
+                       uint64_t checksum, std::shared_ptr<const void> keeper) {
+    std::lock_guard lock(mutex_);
+    if (finished_) refuse(name + ": the model is finished; make a new one to change its weights");
+    const std::optional<Slot> slot = matrix_slot(name);
+    if (!slot) refuse("matrix '" + name + "' does not belong to this model");
+    check_range("form", form, 0, kWeightForms - 1);
+    PackedMatrix packed(name, static_cast<WeightForm>(form), tiles, bytes, slot->rows, slot->columns,
+                        std::move(keeper));
+    if (Checksum::of(&pool_, tiles, bytes) != checksum)
+        refuse(name + ": the packed weights do not have their checksum; they are damaged");
+    *slot->matrix = std::move(packed);
+    if (slot->part) experts_.put(slot->layer, *slot->part, *slot->matrix);
+}
+
+const PackedMatrix& Model::packed_matrix(const std::string& name) {
+    std::lock_guard lock(mutex_);
+    const std::optional<Slot> slot = matrix_slot(name);
+    if (!slot || slot->matrix->empty() || (slot->part && experts_.offloads()))
+        refuse("matrix '" + name + "' does not belong to this model");
+    return *slot->matrix;
+}
+
+uint64_t Model::checksum(const uint8_t* data, size_t bytes) {
+    std::lock_guard lock(mutex_);
+    return Checksum::of(&pool_, data, bytes);
 }
 
 void Model::finish() {
@@ -304,11 +313,12 @@ void Model::arrange_weights() {
     if (!output_.empty()) append(output_);
     weights_ = MappedMemory(size);
     for (const Place& place : places)
-        place.matrix->move_to(weights_.data() + place.offset, place.run, place.period);
+        place.matrix->move_to(weights_.data() + place.offset, place.run, place.period, &pool_);
 }
 
 int Model::add_adapter(float scale, const std::vector<LowRankTensor>& tensors) {
     std::lock_guard lock(mutex_);
+    pool_.settle();  // late threads count the phases of their pass by what changes here
     if (!std::isfinite(scale)) refuse("the adapter's scale is not finite");
     auto adapter = std::make_unique<Adapter>();
     adapter->scale = scale;

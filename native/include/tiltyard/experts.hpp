@@ -73,9 +73,11 @@ class ExpertStore {
     // of each layer.
     void finish();
 
-    // Which of `active` are in memory, and where the others go, in waves that fit. The memory of a wave's
-    // missing experts may be that of an earlier wave. Pointers stay until the next plan.
-    const std::vector<ExpertWave>& plan(int layer, const ExpertGroups& groups);
+    // Decides which of the active experts are used where they are in memory, and where the others go, in
+    // waves that fit: the memory of a wave's missing experts may be that of an earlier wave.
+    void plan(int layer, const ExpertGroups& groups);
+    // The last plan of a layer; it stays until that layer's next.
+    const std::vector<ExpertWave>& waves(int layer) const { return layers_[layer].waves; }
     // Read one missing expert into its slot; any thread, once an expert. Failures are kept for `check`.
     void load(int layer, PlacedExpert placed);
     // Throws std::runtime_error if a load has failed since the last check, and forgets what is in memory.
@@ -102,13 +104,13 @@ class ExpertStore {
         MappedMemory memory;
         std::vector<Slot> slots;
         std::vector<int> slot_of;  // [experts] or -1
+        std::vector<ExpertWave> waves;
     };
     int place(LayerExperts& layer, int expert, bool fresh);
 
     int experts_ = 0, file_ = -1;
     size_t budget_ = 0, file_bytes_ = 0;
     std::vector<LayerExperts> layers_;
-    std::vector<ExpertWave> waves_;
     uint64_t plans_ = 0;
     std::vector<uint64_t> uses_;
     std::atomic<uint64_t> hits_{0}, misses_{0}, bytes_read_{0}, resident_{0};

@@ -94,13 +94,13 @@ struct Workspace {
         std::vector<int8_t> q;
         std::vector<float> scale, sum, outlier, values;
         std::vector<uint8_t> outlier_at;
+        std::vector<int32_t> bias;
     };
     Quantized normed, attended, hidden;
     // mixture of experts: [rows][padded experts]; rows in the order of their experts, [rows * used]
     std::vector<float> router, expert_outputs;
     Quantized gathered;
     ExpertGroups groups;
-    const std::vector<ExpertWave>* waves = nullptr;
     std::atomic<int> chosen{0};                                      // rows that know their experts
     std::vector<float> partial_maximum, partial_total, partial_out;  // attention splits of long rows
     std::unique_ptr<std::atomic<int>[]> splits_done;                 // [kv_heads][rows]
@@ -110,6 +110,7 @@ struct Workspace {
         std::vector<float> adapted;             // of one tile
         std::vector<float> attention, outputs;  // of one attention unit; of one weight unit
         std::vector<uint8_t> unpacked;          // one q4 tile
+        Quantized normed;                       // a few rows that this thread norms for itself
     };
     std::vector<ThreadScratch> scratch;  // [threads]
     // one attention unit: a row, a kv head, one split of the positions from `first` on
@@ -120,10 +121,6 @@ struct Workspace {
         int partial;  // where its result waits, or -1
     };
     std::vector<std::vector<AttentionUnit>> units;  // one list for each window that a layer has
-    struct alignas(64) Counter {
-        std::atomic<int> next{0};
-    };
-    Counter counters[3];  // the next unit to hand out: of this phase, the one before and the one after
 };
 
 class Model {
@@ -138,6 +135,13 @@ class Model {
     // Packs at once; `raw` may go away afterwards. Names and layouts are GGUF's.
     void set_tensor(const std::string& name, GgmlType type, const uint8_t* raw, size_t bytes,
                     std::optional<GgmlType> requantize);
+    // A matrix as `packed_matrix` of an equal model gave its tiles, instead of set_tensor; `keeper` holds
+    // `tiles` until finish. Throws std::invalid_argument when size or checksum are not right.
+    void set_packed(const std::string& name, int form, const uint8_t* tiles, size_t bytes, uint64_t checksum,
+                    std::shared_ptr<const void> keeper);
+    // A matrix that has been set; throws std::invalid_argument for any other name.
+    const PackedMatrix& packed_matrix(const std::string& name);
+    uint64_t checksum(const uint8_t* data, size_t bytes);  // as set_packed wants it
     // Keep experts in an unnamed file in `directory`, and as many of them in memory as `memory_bytes` hold.
     // Before the first tensor. Throws std::runtime_error if there can be no file.
     void offload_experts(const std::string& directory, size_t memory_bytes);
@@ -195,7 +199,6 @@ class Model {
 
     const ModelShape shape_;
     const KernelTable& kernels_;
-    ThreadPool pool_;
     std::vector<RopeTable> rope_;
     std::vector<float> rope_factors_;
     std::vector<int> windows_;         // the different ones
@@ -212,6 +215,7 @@ class Model {
     Workspace work_;
     std::array<double, kOperators> seconds_{};
     std::mutex mutex_;  // one pass at a time, whoever calls
+    ThreadPool pool_;   // last: its threads may look at all of the above until they have ended
 };
 
 }  // namespace tiltyard

@@ -51,8 +51,10 @@ static inline void quantize_block(F8 x[4], QuantizedBlocks out) {
         x[j] = f8_rint(f8_mul(x[j], inverse));
         f8_store_i8(out.q + j * 8, x[j]);
     }
+    const float sum = f8_hsum(f8_add(f8_add(x[0], x[1]), f8_add(x[2], x[3])));
     *out.scale = largest / 127.0f;
-    *out.sum = *out.scale * f8_hsum(f8_add(f8_add(x[0], x[1]), f8_add(x[2], x[3]))) + *out.outlier;
+    *out.sum = *out.scale * sum + *out.outlier;
+    *out.bias = -128 * (int32_t)sum;
 }
 
 static void quantize(const float* x, int padded, QuantizedBlocks out) {

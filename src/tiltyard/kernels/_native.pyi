@@ -13,6 +13,8 @@ BLOCK_TOKENS: int = 32
 
 NUMERICS_VERSION: int = 1
 
+PACKING_VERSION: int = 1
+
 class NativeModel:
     """
     A decoder-only transformer; the same logits, bit for bit, in any batch.
@@ -36,6 +38,18 @@ class NativeModel:
         """
         Keep experts in an unnamed file in `directory`, and in memory as many as fit. Call it before the first
         tensor. Raises RuntimeError if no file can be made; `finish` raises ValueError for too little memory.
+        """
+
+    def set_packed(self, name: str, form: int, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], checksum: int) -> None:
+        """
+        Set a matrix from what packed_matrix of an equal model gave; `data` is kept until finish. Raises
+        ValueError when size or checksum do not fit.
+        """
+
+    def packed_matrix(self, name: str) -> tuple[int, Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], int]:
+        """
+        A matrix as it lies in memory: (form, its tiles as uint8, their checksum). Only set_packed of a build with
+        the same PACKING_VERSION understands it.
         """
 
     def finish(self) -> None:

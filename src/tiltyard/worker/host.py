@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tiltyard import __version__
-from tiltyard.engine.engine import Engine, EngineConfig, Observer
+from tiltyard.engine.engine import Engine, EngineConfig
+from tiltyard.engine.fairness import FairnessConfig
+from tiltyard.engine.verify import Observer
 from tiltyard.errors import ConfigurationError, ContextTooLong, NotFound
-from tiltyard.identity.canonical import Digest, digest_of_file
+from tiltyard.identity.canonical import Digest
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import DefaultSampling, Deployment
 from tiltyard.identity.store import IdentityStore
@@ -18,10 +21,12 @@ from tiltyard.kernels import BLOCK_TOKENS, NativeModel, choose_isa
 from tiltyard.models.gguf import GgufFile
 from tiltyard.models.prompt import prompt_ids, refuse_too_long
 from tiltyard.models.resolve import ResolvedIdentity, render_prompt, resolve
+from tiltyard.models.sources import digest_of_model
 from tiltyard.models.tokenizer import Tokenizer
 from tiltyard.wire.worker import IdentityStatus
-from tiltyard.worker.answer import AnswerPlan
-from tiltyard.worker.load import ExpertsOnDisk, add_adapters, load_native
+from tiltyard.worker.answer import DEFAULT_TERMS, AnswerPlan, Terms
+from tiltyard.worker.load import ExpertsOnDisk, KeptPacking, add_adapters, load_native
+from tiltyard.worker.packed_cache import PackedCache
 
 Progress = Callable[[int, int], None]
 """`(bytes packed, bytes in all)`."""
@@ -36,6 +41,8 @@ class HostSettings:
     kv_memory_bytes: int = 256 << 20
     max_batch_tokens: int = 256
     max_sequences: int = 64
+    packed_cache: PackedCache | None = None
+    fairness: FairnessConfig = field(default_factory=FairnessConfig)
     experts: ExpertsOnDisk | None = None
     """`None`: all experts of a mixture are in memory."""
 
@@ -82,6 +89,7 @@ class AnswerRequest:
     n: int = 1
     top_logprobs: int | None = None
     ignore_stop_ids: bool = False
+    terms: Terms = DEFAULT_TERMS
 
 
 class ModelHost:
@@ -157,6 +165,7 @@ class ModelHost:
             logit_bias=tuple(sorted(request.logit_bias.items())),
             n=request.n,
             top_logprobs=request.top_logprobs,
+            terms=request.terms,
             adapter=identity.adapter,
         )
         self.engine.check(plan.engine_requests()[0])
@@ -180,23 +189,34 @@ def load_host(
     Raises `ConfigurationError` if they do not, `ModelRejected` if the file is not fit.
     """
     first = _one_way_of_holding(identities)
-    weights_digest = digest_of_file(model_path)
-    with GgufFile.open(model_path) as gguf:
-        tokenizer = Tokenizer.from_gguf(gguf)
+    cache = settings.packed_cache
+    weights_digest = digest_of_model(model_path)
+    with GgufFile.open(model_path) as gguf, ThreadPoolExecutor(1) as aside:
+        # The vocabulary is Python's work and takes longest; packing needs no Python and goes on meanwhile.
+        tokenizing = aside.submit(Tokenizer.from_gguf, gguf)
         resolved = {
             name: resolve(declaration, gguf, weights_digest, base_dir or model_path.parent)
             for name, declaration in identities.items()
         }
         architecture = next(iter(resolved.values())).architecture
+
+        def heard(done: int, total: int) -> None:
+            if tokenizing.done():
+                tokenizing.result()  # a vocabulary that is refused ends the load here, not after gigabytes
+            if progress is not None:
+                progress(done, total)
+
         native = load_native(
             gguf,
             architecture,
             quantization=first.quantization,
             threads=settings.threads,
             isa=choose_isa(settings.isa),
-            progress=progress,
+            progress=heard,
             experts=settings.experts,
+            packing=None if cache is None else KeptPacking(cache, weights_digest),
         )
+        tokenizer = tokenizing.result()
     adapters = add_adapters(native, resolved.values())
     native.allocate_kv(1, first.kv_precision)  # to learn the size of a block
     bytes_a_block = native.kv_bytes_per_block
@@ -215,6 +235,7 @@ def load_host(
         vocab_size=architecture.vocab_size,
         max_context=architecture.max_positions,
         observe=observe,
+        fairness=settings.fairness,
     )
     served = {
         name: ServedIdentity(

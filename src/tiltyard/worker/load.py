@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,12 +13,21 @@ from tiltyard.kernels import NativeModel, choose_isa
 from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
 from tiltyard.models.resolve import ResolvedIdentity
+from tiltyard.worker.packed_cache import PackedCache, PackedTensor
 from tiltyard.worker.shape import native_shape
 
 SERVED_TYPES = frozenset(("F32", "F16", "Q4_0", "Q4_1", "Q8_0"))
 """Storage types that the kernels read."""
 REQUANTIZED: dict[str, int | None] = {"as-stored": None, "q4_0": 2, "q8_0": 8}
 """What `served_as` means as a ggml type."""
+
+
+@dataclass(frozen=True)
+class KeptPacking:
+    """Where packed weights of this digest are looked for, and kept."""
+
+    cache: PackedCache
+    weights: Digest
 
 
 @dataclass(frozen=True)
@@ -38,10 +47,12 @@ def load_native(
     isa: str,
     progress: Callable[[int, int], None] | None = None,
     experts: ExpertsOnDisk | None = None,
+    packing: KeptPacking | None = None,
 ) -> NativeModel:
     """Make a model that can compute; `progress` hears (bytes done, bytes in all) after each tensor.
 
-    The model keeps no view into the file. Raises `ModelRejected` for a storage type or a size that the
+    The model keeps no view into the file. With `packing` the matrices come from the cache, if they are there,
+    and go into it if not. Raises `ModelRejected` for a storage type or a size that the
     kernels do not take, `ConfigurationError` for an instruction set that this CPU does not have.
     """
     wanted = architecture.tensor_shapes()
@@ -55,25 +66,45 @@ def load_native(
     chosen = choose_isa(isa)
     try:
         model = NativeModel(**native_shape(architecture), threads=threads, isa=chosen)
-        if experts is not None and architecture.n_experts:
+        on_disk = experts is not None and architecture.n_experts > 0
+        if experts is not None and on_disk:
             _offload(model, experts)
         total = sum(gguf.tensors[name].size_bytes for name in wanted)
         done = 0
+        cached = [name for name, shape in wanted.items() if len(shape) > 1]
+        kept = None if packing is None else packing.cache.open(packing.weights, quantization)
         for name, shape in wanted.items():
             info = gguf.tensors[name]
-            target = REQUANTIZED[quantization] if is_requantized(name, shape) else None
-            model.set_tensor(name, info.ggml_type, gguf.tensor_data(name), target)
+            if kept is not None and packing is not None and name in cached:
+                kept = _set_packed(model, name, kept, packing, quantization)
+            if kept is None or name not in cached:
+                target = REQUANTIZED[quantization] if is_requantized(name, shape) else None
+                model.set_tensor(name, info.ggml_type, gguf.tensor_data(name), target)
             gguf.forget(name)  # packed: two copies in memory would be one too many
             done += info.size_bytes
             if progress is not None:
                 progress(done, total)
-        if experts is not None and architecture.n_experts:
+        if experts is not None and on_disk:
             _check_budget(model, experts)
         model.finish()
     except ValueError as error:
         # The kernels have limits of their own (a width that is no multiple of 32, an odd head).
         raise ModelRejected(f"{gguf.path} cannot be served by the native kernels: {error}") from error
+    if packing is not None and kept is None and not on_disk:
+        packing.cache.keep(packing.weights, quantization, model, cached)
     return model
+
+
+def _set_packed(
+    model: NativeModel, name: str, kept: Mapping[str, PackedTensor], packing: KeptPacking, quantization: str
+) -> Mapping[str, PackedTensor] | None:
+    """Set a matrix from the cache and return the cache; `None`, and the file goes, if it is damaged."""
+    try:
+        model.set_packed(name, *kept[name])
+    except (KeyError, ValueError) as error:
+        packing.cache.discard(packing.weights, quantization, str(error))
+        return None
+    return kept
 
 
 def is_requantized(name: str, shape: tuple[int, ...]) -> bool:
