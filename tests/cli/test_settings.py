@@ -21,7 +21,7 @@ SAMPLING = f"{GOOD}sampling = "
 DIGITS = "write 64 hex digits"
 NO_NAME = "is no name; use up to 64 letters, digits, '.', '_' and '-', a letter or digit first"
 IDENTITY_KEYS = (
-    "model, quantization, kv_precision, rope_scaling, chat_template, system_prompt, sampling, organization, license, "
+    "model, quantization, kv_precision, adapter, rope_scaling, chat_template, system_prompt, sampling, organization, license, "
     "description"
 )
 
@@ -140,3 +140,16 @@ def test_a_host_of_strangers_is_blamed_on_who_said_it() -> None:
         ConfigurationError, match=r"^there\.toml: server\.host: '0\.0\.0\.0' is not a loopback"
     ):
         listen("0.0.0.0", 0, said_by="there.toml: server.host")
+
+
+def test_an_adapter_that_is_not_there_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "tiltyard.toml"
+    path.write_text(
+        "[models.m]\nsource = 'file:m.gguf'\n[identities.a]\nmodel = 'm'\nadapter = 'adapters/a'\n"
+    )
+    with pytest.raises(ConfigurationError) as refused:
+        check_machine(load_settings(path, data_dir=tmp_path))
+    assert refused.value.message == (
+        f"{path}: identities.a.adapter: there is no adapter_config.json in {tmp_path / 'adapters/a'}; "
+        "it must be the directory of a LoRA adapter, as PEFT writes it"
+    )

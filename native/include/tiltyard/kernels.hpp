@@ -119,7 +119,8 @@ struct KernelTable {
     void (*rotate)(float* x, const float* cosine, const float* sine, int pairs, float scale, int n);
     // the same with pairs (i, i + pairs)
     void (*rotate_halves)(float* x, const float* cosine, const float* sine, int pairs, float scale, int n);
-    void (*add)(float* x, const float* y, int n);  // x += y, n a multiple of 8
+    void (*add)(float* x, const float* y, int n);                      // x += y, n a multiple of 8
+    void (*add_scaled)(float* x, const float* y, float scale, int n);  // x = fma(scale, y, x), the same n
 
     // `heads` query heads of one kv head over one split: q [heads][head_dim], maximum and total [heads],
     // out [heads][head_dim] not yet divided by total

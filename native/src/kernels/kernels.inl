@@ -47,6 +47,7 @@ constexpr KernelTable make_table(const char* isa) {
         .rotate = rotate,
         .rotate_halves = rotate_halves,
         .add = add,
+        .add_scaled = add_scaled,
         .attend = {attend<KvF16>, attend<KvInt8>},
         .merge = merge,
         .finish = finish,

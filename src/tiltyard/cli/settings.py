@@ -67,6 +67,8 @@ class WorkerSettings(Frozen):
     """Off by default: the cache of past tokens is what users said, and would lie on a disk."""
     spill_dir: str | None = Field(default=None, min_length=1)
     class_weights: ClassWeights = ClassWeights()
+    expert_memory_mb: Whole = Field(default=0, ge=0)
+    """Of a mixture of experts, so much is in memory and the rest on disk; 0: all is in memory."""
 
 
 class ArenaSettings(Frozen):

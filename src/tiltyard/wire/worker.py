@@ -63,6 +63,9 @@ class WorkerSpec(WireModel):
     spill_bytes: int = 0
     """0: no second tier."""
     spill_dir: str | None = None
+    expert_directory: str | None = None
+    """Where experts of a mixture lie that are not in memory; `None`: all are."""
+    expert_memory_bytes: int = 0
     identity_store: str
     """Root of the content-addressed files; the worker keeps its manifests there."""
     packed_cache: str | None = None

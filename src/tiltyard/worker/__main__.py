@@ -25,6 +25,7 @@ from tiltyard.identity.store import IdentityStore
 from tiltyard.wire.worker import WorkerSpec
 from tiltyard.worker.app import WorkerDoors
 from tiltyard.worker.host import HostSettings, ModelHost, load_host
+from tiltyard.worker.load import ExpertsOnDisk
 from tiltyard.worker.local import LocalModel
 from tiltyard.worker.packed_cache import PackedCache
 from tiltyard.worker.service import WorkerService
@@ -152,6 +153,9 @@ def load(spec: WorkerSpec) -> ModelHost:
                 if spec.speculation == "prompt-lookup"
                 else "off"
             ),
+            experts=None
+            if spec.expert_directory is None
+            else ExpertsOnDisk(Path(spec.expert_directory), spec.expert_memory_bytes),
         ),
         store=IdentityStore(Path(spec.identity_store)),
         progress=progress,

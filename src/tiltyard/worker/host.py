@@ -30,7 +30,7 @@ from tiltyard.wire.decoding import Decoding
 from tiltyard.wire.worker import IdentityStatus
 from tiltyard.worker.answer import DEFAULT_TERMS, AnswerPlan, Terms
 from tiltyard.worker.grammars import Grammars
-from tiltyard.worker.load import KeptPacking, load_native
+from tiltyard.worker.load import ExpertsOnDisk, KeptPacking, add_adapters, load_native
 from tiltyard.worker.packed_cache import PackedCache
 from tiltyard.worker.speculate import DraftSource, SpeculationChoice, load_draft, speculation_of
 from tiltyard.worker.spill_file import SpillFile
@@ -55,6 +55,8 @@ class HostSettings:
     """Budget of the second tier of the KV cache; 0 is off."""
     spill_dir: Path | None = None
     """Where its file lies; `None` for the system's directory of temporary files."""
+    experts: ExpertsOnDisk | None = None
+    """`None`: all experts of a mixture are in memory."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class ServedIdentity:
     declaration: IdentityDeclaration
     resolved: ResolvedIdentity
     deployment: Deployment
+    adapter: int = 0
+    """Its LoRA adapter as the loaded model numbers it; 0: none."""
 
     @property
     def behaviour_digest(self) -> Digest:
@@ -114,6 +118,7 @@ class ModelHost:
         identities: Mapping[str, ServedIdentity],
         config: EngineConfig,
         spill: SpillStore | None = None,
+        expert_counters: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
         self.native = native
         self.tokenizer = tokenizer
@@ -121,6 +126,8 @@ class ModelHost:
         self.config = config
         self.engine = Engine(native, config, spill)
         self.grammars = Grammars(tokenizer, config.vocab_size)
+        self.expert_counters = expert_counters
+        """Of a mixture: hits, misses and more; `None` where there are no experts."""
 
     @property
     def max_context_tokens(self) -> int:
@@ -206,6 +213,7 @@ class ModelHost:
             prompt_logprobs=max(wanted, default=None),
             shown_prompt_logprobs=request.prompt_logprobs,
             echo=request.echo,
+            adapter=identity.adapter,
         )
         self.engine.check(plan.engine_requests()[0])
         return plan
@@ -252,6 +260,7 @@ def load_host(
             threads=settings.threads,
             isa=choose_isa(settings.isa),
             progress=heard,
+            experts=settings.experts,
             packing=None if cache is None else KeptPacking(cache, weights_digest),
         )
         tokenizer = tokenizing.result()
@@ -266,6 +275,7 @@ def load_host(
             if isinstance(settings.speculation, DraftSource)
             else None
         )
+    adapters = add_adapters(native, resolved.values())
     native.allocate_kv(1, first.kv_precision)  # to learn the size of a block
     bytes_a_block = native.kv_bytes_per_block + (draft.native.kv_bytes_per_block if draft else 0)
     blocks = settings.kv_memory_bytes // bytes_a_block
@@ -296,7 +306,11 @@ def load_host(
     speculation = draft.name if draft else None if settings.speculation == "off" else "prompt-lookup"
     served = {
         name: ServedIdentity(
-            name, identities[name], one, _deployment(one.behaviour.digest, native, config, speculation)
+            name,
+            identities[name],
+            one,
+            _deployment(one.behaviour.digest, native, config, speculation),
+            0 if one.adapter is None else adapters[one.adapter.digest],
         )
         for name, one in resolved.items()
     }
@@ -308,8 +322,15 @@ def load_host(
     spill = None
     if settings.spill_bytes:
         directory = settings.spill_dir or Path(tempfile.gettempdir())
-        spill = SpillFile(directory, block_bytes=bytes_a_block, budget_bytes=settings.spill_bytes)
-    return ModelHost(native=native, tokenizer=tokenizer, identities=served, config=config, spill=spill)
+        spill = SpillFile(directory, block_bytes=native.kv_bytes_per_block, budget_bytes=settings.spill_bytes)
+    return ModelHost(
+        native=native,
+        tokenizer=tokenizer,
+        identities=served,
+        config=config,
+        spill=spill,
+        expert_counters=(lambda: native.expert_counters) if architecture.n_experts else None,
+    )
 
 
 def hardware_name() -> str:
