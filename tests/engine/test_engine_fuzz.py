@@ -186,7 +186,9 @@ def test_crowded_schedules_take_every_path_and_change_no_answer() -> None:
             schedule.append(Arrival(step, one, rng.choice((None, None, None, step + rng.randrange(30)))))
         totals.update(
             asdict(
-                play(schedule, Sizes(rng.randrange(6, 12), rng.choice((8, 33, 64)), 8, rng.choice((0, 12, 12))))
+                play(
+                    schedule, Sizes(rng.randrange(6, 12), rng.choice((8, 33, 64)), 8, rng.choice((0, 12, 12)))
+                )
             )
         )
     for path in (

@@ -11,6 +11,7 @@ gave way comes back only when twice the spare room of last time is there.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -104,9 +105,8 @@ class Scheduler:
         # Never more than the budget: max_sequences is not.
         plan.work = [(s, 1) for s in decodes if s in grown and s not in plan.preempted]
         prefills = [s for s in self.running if s not in grown and s.pending > 0]
-        chunks = self._budget.split(
-            self._max_batch_tokens - len(plan.work), prefills, {s.request.priority for s in self.running}
-        )
+        decodes = [s for s, _ in plan.work]
+        chunks = self._budget.split(self._max_batch_tokens - len(decodes), decodes, prefills)
         plan.work += [(s, chunk) for s in prefills if (chunk := chunks.get(s, 0))]
         for sequence, chunk in plan.work:
             if not sequence.outputs or chunk > 1:
@@ -214,14 +214,17 @@ class Scheduler:
     def _enough_before(self, sequence: RunningSequence, uncached: int, budget: int) -> bool:
         """Whether prompts of its class that run before it will use up the step."""
         own = sequence.request.priority
-        before = sum(
-            other.pending
-            for other in self.running
-            if other.request.priority == own
-            and (other.outputs == 0 or other.pending > 1)
-            and (other.pending <= uncached or sequence.aged)
-        )
-        return before >= self._budget.quota(own, budget, {s.request.priority for s in self.running})
+        decodes: Counter[RequestClass] = Counter()
+        demand: Counter[RequestClass] = Counter({own: uncached})
+        before = 0
+        for other in self.running:
+            if other.outputs and other.pending == 1:
+                decodes[other.request.priority] += 1
+                continue
+            demand[other.request.priority] += other.pending
+            if other.request.priority == own and (other.pending <= uncached or sequence.aged):
+                before += other.pending
+        return before >= self._budget.limits(budget, decodes, demand)[own]
 
     def _enter(self, sequence: RunningSequence, path: list[Node]) -> None:
         """Start to run a sequence for which there is room."""
