@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 import numpy as np
 import uvicorn
@@ -17,7 +17,7 @@ from tiltyard.engine.engine import EngineConfig
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment, Weights
 from tiltyard.kernels import NativeModel
-from tiltyard.models.architecture import LlamaArchitecture
+from tiltyard.models.architecture import Architecture
 from tiltyard.models.resolve import ResolvedIdentity
 from tiltyard.models.template import PlainTemplate
 from tiltyard.models.tokenizer import Tokenizer
@@ -34,7 +34,9 @@ class ByteTokenizer:
     """Token `i` is byte `i`; token 256 ends an answer."""
 
     bos_id = None
+    control_tokens: ClassVar[dict[str, int]] = {"<end>": END}
     add_bos = False
+    add_eos = False
     stop_ids = frozenset({END})
     vocab_size = 257
 
@@ -127,7 +129,7 @@ def toy_host(model: ScriptedModel, *, blocks: int, max_sequences: int) -> ModelH
         max_batch_tokens=64,
         hardware="toy",
     )
-    resolved = ResolvedIdentity(behaviour, PlainTemplate(), None, cast(LlamaArchitecture, None))
+    resolved = ResolvedIdentity(behaviour, PlainTemplate(), None, cast(Architecture, None))
     identity = ServedIdentity("toy", declaration, resolved, deployment)
     return ModelHost(
         native=cast(NativeModel, model),

@@ -6,6 +6,7 @@ early or a position that was never run changes the answer.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 from tiltyard.engine.engine import Engine, EngineConfig
 from tiltyard.engine.fairness import FairnessConfig
 from tiltyard.engine.request import EngineRequest, RequestClass, SamplingSettings
+from tiltyard.engine.sequence import RunningSequence
+from tiltyard.engine.speculation import Speculation, StepCosts
 from tiltyard.engine.spill import SpillStore
 from tiltyard.kernels import BLOCK_TOKENS
 
@@ -74,11 +77,13 @@ def toy_logits(seen: NDArray[np.int64]) -> NDArray[np.float32]:
     return (values.astype(np.float32) / np.float32(1 << 22)).astype(np.float32)
 
 
-def toy_engine(  # noqa: PLR0917
+def toy_engine(
     blocks: int = 64,
     max_batch_tokens: int = 64,
     max_sequences: int = 8,
     max_context: int = 1024,
+    *,
+    speculation: Speculation | None = None,
     fairness: FairnessConfig | None = None,
     spill: SpillStore | None = None,
 ) -> Engine:
@@ -88,6 +93,7 @@ def toy_engine(  # noqa: PLR0917
         max_sequences=max_sequences,
         vocab_size=VOCABULARY,
         max_context=max_context,
+        speculation=speculation,
         fairness=fairness or FairnessConfig(),
     )
     return Engine(ToyModel(blocks), config, spill)
@@ -149,6 +155,48 @@ def solo(one: EngineRequest) -> list[int]:
             )
         )
     )
+
+
+class Prophet:
+    """A drafter that knows each answer and errs where told: `flaws(request id, position)` is true."""
+
+    token_cost = 0.0
+
+    def __init__(self, flaws: Callable[[str, int], bool]) -> None:
+        self._flaws = flaws
+        self.known: set[RunningSequence] = set()
+        self.lessons: list[tuple[str, int, int]] = []
+
+    def chances(self, sequence: RunningSequence, most: int) -> list[float]:
+        self.known.add(sequence)
+        return [0.99**i for i in range(1, min(most, 5) + 1)]
+
+    def draft(self, lengths: Mapping[RunningSequence, int]) -> dict[RunningSequence, list[int]]:
+        drafts = {}
+        for sequence, length in lengths.items():
+            # Without its stop tokens the answer goes on: a guess may well lie behind the end.
+            answer = solo(replace(sequence.request, stop_ids=frozenset()))
+            at = sequence.outputs
+            drafts[sequence] = [
+                (token + self._flaws(sequence.request.request_id, at + i)) % VOCABULARY
+                for i, token in enumerate(answer[at : at + length])
+            ]
+        return drafts
+
+    def learn(self, sequence: RunningSequence, drafted: int, accepted: int) -> None:
+        self.lessons.append((sequence.request.request_id, drafted, accepted))
+
+    def forget(self, sequence: RunningSequence) -> None:
+        self.known.discard(sequence)
+
+
+FREE_ROWS = StepCosts((1, 2), (1.0, 1.0))
+"""Further rows cost nothing: whatever can be guessed is."""
+
+
+def prophecy(flaws: Callable[[str, int], bool]) -> Speculation:
+    """Guesses that are right but for some."""
+    return Speculation(Prophet(flaws), FREE_ROWS)
 
 
 @cache

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count, islice
 
 from tiltyard.engine.blocks import BlockAccountingError, BlockPool
+from tiltyard.engine.request import PromptScores
 from tiltyard.engine.spill import Spill
 
 SPILLED = -1
@@ -28,7 +29,17 @@ MOST_COMPARED = 64
 class Node:
     """One cached block, in memory (`block`) or spilled (`slot`)."""
 
-    __slots__ = ("block", "children", "in_memory", "key", "last_used", "namespace", "parent", "slot")
+    __slots__ = (
+        "block",
+        "children",
+        "in_memory",
+        "key",
+        "last_used",
+        "namespace",
+        "parent",
+        "scores",
+        "slot",
+    )
 
     def __init__(self, namespace: str, parent: Node | None, key: tuple[int, ...], block: int) -> None:
         self.namespace = namespace
@@ -40,6 +51,8 @@ class Node:
         self.in_memory = 0
         """Children that are not spilled."""
         self.last_used = 0
+        self.scores: PromptScores | None = None
+        """Log-probabilities of the block's tokens, if somebody has asked for them."""
 
 
 class LeafSet:

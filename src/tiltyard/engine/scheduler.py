@@ -138,6 +138,18 @@ class Scheduler:
                 self._counters.shared_blocks += 1
             sequence.path.append(node)
 
+    def reserve(self, sequence: RunningSequence, chunk: int, wanted: int) -> int:
+        """Find slots for `wanted` guesses behind the `chunk` tokens that will run; returns how many there are.
+
+        Takes a block only while each running sequence would still find one: a guess preempts nobody.
+        """
+        start, size = sequence.computed + chunk, self._block_tokens
+        while (sequence.blocks * size < start + wanted) and (
+            self.pool.free + self.tree.unused > len(self.running)
+        ):
+            self._take_block(sequence)
+        return max(0, min(wanted, sequence.blocks * size - start))
+
     def holders(self) -> Iterator[int]:
         """Each block once for each reference that the tree and the sequences believe to hold."""
         for node in self.tree.nodes():
@@ -175,6 +187,8 @@ class Scheduler:
             # One token at least must run: its logits choose the next one.
             limit = (len(sequence.tokens) - 1) // self._block_tokens
             path = self.tree.match(request.namespace, sequence.tokens, limit)
+            if sequence.prompt_scores is not None:
+                path = path[: sequence.prompt_scores.usable_blocks(path)]
             uncached = len(sequence.tokens) - len(path) * self._block_tokens
             if self._enough_before(sequence, uncached, budget) or self._no_place(request.priority):
                 closed.add(request.priority)
@@ -234,9 +248,11 @@ class Scheduler:
             sequence.table[sequence.blocks] = node.block
             sequence.blocks += 1
         sequence.path = path
-        self._restore(sequence)
+        if sequence.prompt_scores is None:  # else it must run the positions that it wants scores of
+            self._restore(sequence)
         sequence.computed = len(path) * size
-        self._copy_part(sequence)
+        if sequence.prompt_scores is None:
+            self._copy_part(sequence)
         while sequence.blocks * size < len(sequence.tokens):
             self._take_block(sequence)
         if sequence.cached_tokens is None:

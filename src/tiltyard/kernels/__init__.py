@@ -5,11 +5,14 @@ from __future__ import annotations
 from tiltyard.kernels._native import (
     BLOCK_TOKENS,
     NUMERICS_VERSION,
+    PACKING_VERSION,
     NativeModel,
     add_bias,
+    apply_mask,
     apply_penalties,
     log_probabilities,
     sample_rows,
+    score_tokens,
     top_log_probabilities,
 )
 from tiltyard.kernels.chooser import available_isas, choose_isa
@@ -17,12 +20,15 @@ from tiltyard.kernels.chooser import available_isas, choose_isa
 __all__ = [
     "BLOCK_TOKENS",
     "NUMERICS_VERSION",
+    "PACKING_VERSION",
     "NativeModel",
     "add_bias",
+    "apply_mask",
     "apply_penalties",
     "available_isas",
     "choose_isa",
     "log_probabilities",
     "sample_rows",
+    "score_tokens",
     "top_log_probabilities",
 ]

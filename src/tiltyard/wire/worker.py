@@ -54,6 +54,9 @@ class WorkerSpec(WireModel):
     spill_dir: str | None = None
     identity_store: str
     """Root of the content-addressed files; the worker keeps its manifests there."""
+    packed_cache: str | None = None
+    """Directory of packed weights; `None`: keep none."""
+    packed_cache_bytes: int = 0
 
 
 class IdentityStatus(WireModel):
@@ -106,6 +109,8 @@ class FinishedAnswer(WireModel):
     completion_tokens: int
     prompt_token_digest: Digest
     choices: tuple[FinishedChoice, ...]
+    structure_engine: str | None = None
+    """What held the answers to the form that was demanded, if one was."""
     queue_ms: float
     prefill_ms: float
     decode_ms: float
