@@ -154,9 +154,8 @@ def hits(trace: Sequence[Conversation], blocks: int, *, spilled: int = 0, words:
             continue
         replay(engine, model, [Arrival(0.0, engine_request(f"r{index}", tuple(prompt), 1))])
     c = engine.counters
-    return Hits(
-        c.prefix_hit_tokens / (c.prefix_query_tokens - c.admitted), c.restored_blocks, c.evicted_blocks
-    )
+    whole = c.prefix_hit_tokens - c.copied_tokens  # without the parts of blocks that agree by chance
+    return Hits(whole / (c.prefix_query_tokens - c.admitted), c.restored_blocks, c.evicted_blocks)
 
 
 def main() -> None:

@@ -53,7 +53,7 @@ class Store:
     def load(self, slot: int) -> bytes | None:
         self.calls += 1
         data = self.kept[slot]
-        return bytes(len(data)) if self.calls % 4 == 0 else data
+        return bytes(len(data)) if self.calls % 3 == 0 else data
 
 
 def play(schedule: Sequence[Arrival], sizes: Sizes) -> EngineCounters:
