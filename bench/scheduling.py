@@ -192,7 +192,7 @@ def main() -> None:
                 f"{s.soft_alone_p99_s:.2f}", f"{s.soft_p99_s:.2f}", f"{s.loud_p99_s:.0f}",
             )
         )  # fmt: skip
-    loud, soft = two_backlogs(60, 300.0)
+    loud, soft = two_backlogs(200, 100.0)
     rows.append(
         ("both always waiting", f"{loud / (loud + soft):.1%}", f"{soft / (loud + soft):.1%}", "", "", "")
     )

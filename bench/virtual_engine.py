@@ -30,7 +30,7 @@ from tiltyard.engine.fairness import FairnessConfig
 from tiltyard.engine.request import EngineCounters, EngineRequest, RequestClass, SamplingSettings, StepResult
 from tiltyard.engine.spill import SpillStore
 from tiltyard.kernels import choose_isa
-from tiltyard.models.architecture import LlamaArchitecture
+from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
 from tiltyard.worker.load import load_native
 
@@ -275,7 +275,7 @@ def arrivals_of(
 def measured_cost(model_path: Path, threads: int) -> StepCost:
     """Fit the three constants to steps of the real model."""
     with GgufFile.open(model_path) as gguf:
-        architecture = LlamaArchitecture.from_gguf(gguf)
+        architecture = Architecture.from_gguf(gguf)
         native = load_native(
             gguf, architecture, quantization="as-stored", threads=threads, isa=choose_isa("auto")
         )

@@ -1,5 +1,5 @@
-"""Random arrivals, classes, tenants, deadlines, cancels, forks, spills and small pools: every answer equals the one
-given alone, and the accounts are right after each step."""
+"""Random arrivals, classes, tenants, deadlines, cancels, forks, spills, guesses and small pools: every answer equals
+the one given alone, and the accounts are right after each step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tiltyard.engine.fairness import CLASSES, RANK
 from tiltyard.engine.request import EngineCounters, EngineRequest
-from toy_model import VOCABULARY, request, solo, toy_engine
+from toy_model import VOCABULARY, prophecy, request, solo, toy_engine
 
 LAST_ARRIVAL = 40
 PREFIXES = [[(7 * i + k) % VOCABULARY for i in range(length)] for k, length in enumerate((0, 31, 32, 64, 90))]
@@ -33,6 +33,7 @@ class Sizes:
     batch_tokens: int
     sequences: int
     spilled_blocks: int = 0
+    guesses: bool = False
 
 
 class Store:
@@ -52,7 +53,7 @@ class Store:
     def load(self, slot: int) -> bytes | None:
         self.calls += 1
         data = self.kept[slot]
-        return bytes(len(data)) if self.calls % 4 == 0 else data
+        return bytes(len(data)) if self.calls % 3 == 0 else data
 
 
 def play(schedule: Sequence[Arrival], sizes: Sizes) -> EngineCounters:
@@ -62,6 +63,7 @@ def play(schedule: Sequence[Arrival], sizes: Sizes) -> EngineCounters:
         max_batch_tokens=sizes.batch_tokens,
         max_sequences=sizes.sequences,
         spill=Store(sizes.spilled_blocks) if sizes.spilled_blocks else None,
+        speculation=prophecy(lambda _, at: at % 3 == 1) if sizes.guesses else None,
     )
     answers: dict[str, list[int]] = {}
     finished: set[str] = set()
@@ -158,6 +160,7 @@ def schedules(draw: st.DrawFn) -> list[Arrival]:
         st.sampled_from([8, 33, 64, 256]),
         st.sampled_from([1, 3, 8]),
         st.sampled_from([0, 0, 1, 5, 40]),
+        st.booleans(),
     ),
 )
 def test_whatever_happens_around_it_an_answer_stays_the_same(schedule: list[Arrival], sizes: Sizes) -> None:
@@ -188,7 +191,14 @@ def test_crowded_schedules_take_every_path_and_change_no_answer() -> None:
         totals.update(
             asdict(
                 play(
-                    schedule, Sizes(rng.randrange(6, 12), rng.choice((8, 33, 64)), 8, rng.choice((0, 12, 12)))
+                    schedule,
+                    Sizes(
+                        rng.randrange(6, 12),
+                        rng.choice((8, 33, 64)),
+                        8,
+                        rng.choice((0, 12, 12)),
+                        rng.random() < 0.3,
+                    ),
                 )
             )
         )
@@ -204,6 +214,8 @@ def test_crowded_schedules_take_every_path_and_change_no_answer() -> None:
         "spill_skipped_blocks",
         "spill_damaged",
         "spill_failures",
+        "draft_tokens",
+        "accepted_tokens",
         "prefix_hit_tokens",
         "evicted_blocks",
         "cancelled",

@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from tiltyard.engine import fairness
 from tiltyard.engine.engine import Engine
 from tiltyard.engine.fairness import CLASSES, FairnessConfig, VirtualCounters
 from tiltyard.engine.request import Expired, RequestClass, StepResult
 from tiltyard.errors import ConfigurationError
 from toy_model import request, run, solo, toy_engine
+
+WEIGHTS = FairnessConfig({"interactive": 8.0, "agent": 4.0, "batch": 1.0})
 
 
 def step(engine: Engine, now_s: float = 0.0) -> StepResult:
@@ -21,7 +24,7 @@ def step(engine: Engine, now_s: float = 0.0) -> StepResult:
 
 
 def test_a_long_batch_prompt_takes_its_weighted_share_of_a_step_and_no_more() -> None:
-    engine = toy_engine(blocks=256, max_batch_tokens=130, max_context=4096)
+    engine = toy_engine(blocks=256, max_batch_tokens=130, max_context=4096, fairness=WEIGHTS)
     for name, priority in (("talk", "interactive"), ("mail", "agent"), ("book", "batch")):
         engine.submit(request(name, range(2000), 2, priority=priority, namespace=name))  # type: ignore[arg-type]
     tokens: Counter[str] = Counter()
@@ -50,7 +53,7 @@ def test_a_batch_prompt_alone_has_the_whole_step() -> None:
 
 
 def test_a_small_share_of_a_tiny_budget_still_comes() -> None:
-    engine = toy_engine(blocks=64, max_batch_tokens=2, max_sequences=2)
+    engine = toy_engine(blocks=64, max_batch_tokens=2, max_sequences=2, fairness=WEIGHTS)
     engine.submit(request("book", range(20), 2, priority="batch"))
     step(engine)
     engine.submit(request("talk", range(3), 200))
@@ -91,10 +94,10 @@ def test_where_memory_runs_dry_the_least_urgent_gives_way_even_if_it_came_first(
     engine = toy_engine(blocks=6, max_batch_tokens=64)
     batch = request("batch", range(30), 100, priority="batch")
     talk = request("talk", range(9, 39), 100)
-    for one in (batch, talk):
-        engine.submit(one)
+    engine.submit(batch)
+    answers = {"batch": [token.token for token in step(engine).emitted]}
+    engine.submit(talk)
     preempted: set[str] = set()
-    answers: dict[str, list[int]] = {}
     while engine.has_work:
         result = step(engine)
         preempted |= set(result.preempted)
@@ -298,12 +301,13 @@ def test_work_done_twice_is_not_charged_twice() -> None:
     assert (new.prefill_tokens, new.decode_tokens) == (30, 100)
 
 
-def test_tenants_beyond_the_metered_ones_share_an_account() -> None:
+def test_tenants_beyond_the_metered_ones_share_an_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fairness, "METERED_TENANTS", 4)
     engine = toy_engine()
-    for i in range(1024 * 3 + 5):
+    for i in range(4 * 3 + 5):
         engine.submit(request(f"r{i}", range(3), 1, tenant=f"t{i}"))
         run(engine)
-    assert len(engine.usage) == 1024 * 3 + 1
+    assert len(engine.usage) == 4 * 3 + 1
     assert engine.usage["(other)", "interactive"].requests == 5
 
 

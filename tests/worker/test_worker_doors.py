@@ -379,8 +379,8 @@ async def test_retry_after_follows_the_backlog_and_the_speed() -> None:
         assert service._retry_after_s("interactive") == 50.0
         assert service._retry_after_s("batch") == 1.0  # nothing of that class is there
         queues["batch"] = Queue(3, 500)
-        assert service._retry_after_s("interactive") == pytest.approx(5_000 / (100 * 8 / 9))
-        assert service._retry_after_s("batch") == pytest.approx(500 / (100 / 9))
+        assert service._retry_after_s("interactive") == pytest.approx(5_000 / (100 * 32 / 33))
+        assert service._retry_after_s("batch") == pytest.approx(500 / (100 / 33))
         queues["interactive"] = Queue(0, 10)
         assert service._retry_after_s("interactive") == 1.0
 

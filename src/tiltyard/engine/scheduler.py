@@ -248,9 +248,11 @@ class Scheduler:
             sequence.table[sequence.blocks] = node.block
             sequence.blocks += 1
         sequence.path = path
-        self._restore(sequence)
+        if sequence.prompt_scores is None:  # else it must run the positions that it wants scores of
+            self._restore(sequence)
         sequence.computed = len(path) * size
-        self._copy_part(sequence)
+        if sequence.prompt_scores is None:
+            self._copy_part(sequence)
         while sequence.blocks * size < len(sequence.tokens):
             self._take_block(sequence)
         if sequence.cached_tokens is None:
