@@ -119,7 +119,7 @@ def test_the_library_cannot_be_made_lenient_from_within() -> None:
 
 GRAMMARS = {
     "arithmetic": (
-        ["(1+2)=3\n", "a1+2*b=(c - d)\n", "1=1\nx = y\n"],
+        ["(1+2)=3\n", "a1+2*b=(c -d)\n", "1=1\nx = y\n"],
         ["1+\n", "1=1", "(1+2=3\n", "1 = -\n", ""],
     ),
     "c": (

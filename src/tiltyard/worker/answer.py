@@ -7,14 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from tiltyard.engine.constraint import Grammar
-from tiltyard.engine.request import EmittedToken, EngineRequest, PromptScores, SamplingSettings
+from tiltyard.engine.request import (
+    EmittedToken,
+    EngineRequest,
+    Expired,
+    PromptScores,
+    RequestClass,
+    SamplingSettings,
+)
 from tiltyard.identity.canonical import Digest, digest_of_json
 from tiltyard.identity.manifest import DefaultSampling
 from tiltyard.models.grammar import ENGINE
+from tiltyard.wire.answers import FinishReason
 from tiltyard.wire.decoding import Decoding
+from tiltyard.wire.terms import ServiceTerms
 from tiltyard.wire.worker import FinishedAnswer, FinishedChoice
 from tiltyard.worker.text import TextStream
 
@@ -46,6 +55,26 @@ class SpelledOut:
         return self._spelling.token_bytes(token_id) if name is None else name
 
 
+class Terms(NamedTuple):
+    """How urgent an answer is; deadlines are instants of the engine's clock, `None` for never."""
+
+    priority: RequestClass = "interactive"
+    queue_deadline_s: float | None = None
+    deadline_s: float | None = None
+
+    @classmethod
+    def starting(cls, asked: ServiceTerms, arrived_s: float) -> Terms:
+        """What a client asked for, counted from the arrival of its request."""
+        queue, total = (
+            None if limit is None else arrived_s + limit / 1e3
+            for limit in (asked.queue_deadline_ms, asked.deadline_ms)
+        )
+        return cls(asked.service_class, queue, total)
+
+
+DEFAULT_TERMS = Terms()
+
+
 @dataclass(frozen=True, slots=True)
 class AnswerPlan:
     """Everything that decides an answer. `sampling.max_tokens` has been resolved to a number."""
@@ -71,6 +100,7 @@ class AnswerPlan:
     shown_prompt_logprobs: int | None = None
     echo: bool = False
     """Whether the prompt stands before the answer."""
+    terms: Terms = DEFAULT_TERMS
 
     def engine_requests(self) -> tuple[EngineRequest, ...]:
         """One request a choice; choice `i` draws from seed `seed + i` (modulo 2^64)."""
@@ -99,6 +129,10 @@ class AnswerPlan:
                 top_logprobs=self.top_logprobs,
                 grammar=self.grammar,
                 prompt_logprobs=self.prompt_logprobs,
+                tenant=self.tenant,
+                priority=self.terms.priority,
+                queue_deadline_s=self.terms.queue_deadline_s,
+                deadline_s=self.terms.deadline_s,
             )
             for index in range(self.n)
         )
@@ -123,7 +157,7 @@ class Update:
     scored: Sequence[ScoredToken]
     token_ids: Sequence[int]
     """Tokens since the last update; those of text that is held back come with it."""
-    finish_reason: str | None
+    finish_reason: FinishReason | None
     first: bool
     """The first update of this choice."""
     cancel: bool
@@ -141,7 +175,7 @@ class Choice:
         self.index = index
         self.request = request
         self.token_ids: list[int] = []
-        self.finish_reason: str | None = None
+        self.finish_reason: FinishReason | None = None
         self.stop_match: str | None = None
         self.admitted = False
         """Whether the engine has begun to work on it."""
@@ -187,6 +221,14 @@ class Choice:
         if token.logprob is not None and not hidden:
             self._unshown.append((self._stream.characters, self._score(token, token.logprob, offset)))
         return self._update(text, cancel=match is not None and token.finish is None)
+
+    def expire(self) -> Update | None:
+        """The deadline has passed: what is held back is shown, and that is all."""
+        if self.finish_reason is not None:
+            return None
+        text, match = self._stream.finish()
+        self.finish_reason, self.stop_match = ("deadline", None) if match is None else ("stop", match)
+        return self._update(text, cancel=False)
 
     def _update(self, text: str, *, cancel: bool) -> Update | None:
         if text:
@@ -235,6 +277,8 @@ class Answer:
         self.admitted_s: float | None = None
         self.first_token_s: float | None = None
         self.finished_s: float | None = None
+        self.expired: Literal["queue", "total"] | None = None
+        """Which deadline ended a choice, if one did."""
         self._peak_blocks: dict[str, int] = {}
         self._by_request: Mapping[str, Choice] = {c.request.request_id: c for c in self.choices}
 
@@ -268,6 +312,14 @@ class Answer:
             self.finished_s = at_s
         return update
 
+    def expire(self, expired: Expired, at_s: float) -> Update | None:
+        """The engine has dropped a choice because its time was over."""
+        self.expired = expired.deadline
+        update = self._by_request[expired.request_id].expire()
+        if not self.finished and all(c.finish_reason is not None for c in self.choices):
+            self.finished_s = at_s
+        return update
+
     def unfinished_request_ids(self) -> list[str]:
         """Requests that the engine may still be working on."""
         return [c.request.request_id for c in self.choices if c.finish_reason is None]
@@ -294,7 +346,7 @@ class Answer:
                     index=c.index,
                     text=c.text,
                     token_ids=tuple(c.token_ids),
-                    finish_reason="length" if c.finish_reason == "length" else "stop",
+                    finish_reason=c.finish_reason or "stop",
                     stop_match=c.stop_match,
                 )
                 for c in self.choices
