@@ -195,9 +195,9 @@ class StepResult:
     admitted: tuple[str, ...] = ()
     """Requests that left the queue in this step, those readmitted after a preemption included."""
     preempted: tuple[str, ...] = ()
-    failed: tuple[FailedRequest, ...] = ()
     expired: tuple[Expired, ...] = ()
     """Requests that were dropped at the start of this step because their time was over."""
+    failed: tuple[FailedRequest, ...] = ()
     batch_tokens: int = 0
     """Rows run: tokens and guesses."""
     batch_sequences: int = 0

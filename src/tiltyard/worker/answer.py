@@ -95,12 +95,12 @@ class AnswerPlan:
     """`decoding.structure`, compiled."""
     n: int = 1
     top_logprobs: int | None = None
+    terms: Terms = DEFAULT_TERMS
     prompt_logprobs: int | None = None
     """What the engine is asked for; `echo` may need more than the request's own field."""
     shown_prompt_logprobs: int | None = None
     echo: bool = False
     """Whether the prompt stands before the answer."""
-    terms: Terms = DEFAULT_TERMS
 
     def engine_requests(self) -> tuple[EngineRequest, ...]:
         """One request a choice; choice `i` draws from seed `seed + i` (modulo 2^64)."""
@@ -127,12 +127,12 @@ class AnswerPlan:
                 stop_ids=self.stop_ids,
                 namespace=f"{self.behaviour}/{self.tenant}",
                 top_logprobs=self.top_logprobs,
-                grammar=self.grammar,
-                prompt_logprobs=self.prompt_logprobs,
                 tenant=self.tenant,
                 priority=self.terms.priority,
                 queue_deadline_s=self.terms.queue_deadline_s,
                 deadline_s=self.terms.deadline_s,
+                grammar=self.grammar,
+                prompt_logprobs=self.prompt_logprobs,
             )
             for index in range(self.n)
         )

@@ -112,8 +112,8 @@ class WorkerDoors:
             body=body,
             headers=request.headers,
             top_logprobs=body.logprobs,
-            echo=body.echo,
             terms=terms,
+            echo=body.echo,
         )
         return self._answer(service, plan, CompletionFraming, stream=body.stream)
 

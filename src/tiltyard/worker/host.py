@@ -192,10 +192,10 @@ class ModelHost:
             grammar=request.grammar,
             n=request.n,
             top_logprobs=request.top_logprobs,
+            terms=request.terms,
             prompt_logprobs=max(wanted, default=None),
             shown_prompt_logprobs=request.prompt_logprobs,
             echo=request.echo,
-            terms=request.terms,
         )
         self.engine.check(plan.engine_requests()[0])
         return plan
