@@ -28,6 +28,7 @@ from tiltyard.wire.terms import HEADER_DEADLINE, HEADER_QUEUE_DEADLINE
 from tiltyard.wire.worker import WorkerStatus
 from tiltyard.worker.answer import Answer, AnswerPlan
 from tiltyard.worker.embeddings import EmbeddingDesk, Vectors
+from tiltyard.worker.expert_metrics import ExpertCollector
 from tiltyard.worker.frames import Framing
 from tiltyard.worker.host import ModelHost
 from tiltyard.worker.loop import EngineLoop, EngineState, StepReport
@@ -137,6 +138,8 @@ class WorkerService:
         self.worker = worker
         self.host = host
         self.metrics = WorkerMetrics(worker, host.engine)
+        if host.expert_counters is not None:
+            self.metrics.registry.register(ExpertCollector(worker, host.expert_counters))
         self.draining = False
         self.dead = False
         self.warmed = False
@@ -168,11 +171,13 @@ class WorkerService:
         self._engine.stop()
         self.host.grammars.close()
 
-    def admit(self, plan: AnswerPlan) -> None:
-        """Raise `Unavailable` while draining or dead, `Overloaded` if the queue is full."""
+    def admit(self, own: RequestClass, choices: int) -> None:
+        """Raise `Unavailable` while draining or dead, `Overloaded` if the queue of a class is full.
+
+        Asked first before a prompt is tokenized, so that who is turned away costs nothing.
+        """
         self._take_work()
-        own = plan.terms.priority
-        self._refuse_if_full(self._queued[own] + plan.n, self._queued[own], own)
+        self._refuse_if_full(self._queued[own] + choices, self._queued[own], own)
 
     def _take_work(self) -> None:
         if self.dead:
@@ -206,7 +211,7 @@ class WorkerService:
 
         Raises as `admit` does, and `Conflict` if a generation of this id is running.
         """
-        self.admit(plan)
+        self.admit(plan.terms.priority, plan.n)
         answer = Answer(plan, self.host.tokenizer, submitted_s=time.perf_counter())
         live = LiveAnswer(answer, framing(answer), stream=stream)
         requests = [choice.request for choice in answer.choices]
