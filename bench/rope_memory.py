@@ -37,11 +37,12 @@ def main() -> None:
     arguments.add_argument("--context", type=int, default=12_000)
     arguments.add_argument("--scaling", default="plain")
     arguments.add_argument("--base", type=float, help="another base than the model's, unscaled")
+    arguments.add_argument("--threads", type=int, default=2)
     options = arguments.parse_args()
     with GgufFile.open(options.model) as gguf:
         architecture = changed(Architecture.from_gguf(gguf), options.scaling, options.base, options.context)
         tokenizer = Tokenizer.from_gguf(gguf)
-        model = load_native(gguf, architecture, quantization="as-stored", threads=2, isa="auto")
+        model = load_native(gguf, architecture, quantization="as-stored", threads=options.threads, isa="auto")
     blocks = -(-options.context // BLOCK_TOKENS)
     model.allocate_kv(blocks, "f16")
     tokens, places = prompt(tokenizer, options.context)
@@ -92,7 +93,7 @@ def prompt(tokenizer: Tokenizer, context: int) -> tuple[list[int], dict[int, tup
         {word for word in TEXT.read_text(encoding="utf-8").split() if word.isalpha() and len(word) > 3}
     )
     text = (text * (context // len(text) + 1))[:context]
-    distances = [distance for distance in DISTANCES if distance + 1000 < context]
+    distances = [distance for distance in DISTANCES if distance + 560 < context]
     tokens, places = list(text), {}
     for i, distance in enumerate(distances):
         passage = tokenizer.encode(" " + " ".join(rng.choice(words, 60)), special=False)[:PASSAGE]
