@@ -13,9 +13,7 @@ namespace tiltyard {
 
 namespace {
 
-// Up to so many rows a step is bound by memory: longer pieces keep the streams whole.
-constexpr int kStreamRows = 8;
-constexpr int kStreamPieces = 8;  // of a thread's share, then
+constexpr int kHeadTiles = 8;  // a tile of the head alone is a short piece of work
 // Up to so many rows each thread norms them for itself, which costs less than a phase that all wait for.
 constexpr int kOwnNormRows = 4;
 // From so many rows on, unpacking a tile once is cheaper than at each register block.
@@ -84,11 +82,10 @@ class ForwardPass {
         Norm pending{};      // or will give when the first unit asks for it
         std::chrono::steady_clock::time_point last = std::chrono::steady_clock::now();
 
-        // chunk 0: a few long pieces a thread; else units are taken `chunk` at a time
+        // units are taken `chunk` neighbours at a time
         template <class Unit>
         void each(Operator op, int units, int chunk, Unit unit) {
-            const int pieces = pass.m_.pool_.size() * kStreamPieces;
-            walk.each(units, chunk ? chunk : std::max(1, units / pieces), unit);
+            walk.each(units, chunk, unit);
             if (walk.thread) return;
             const auto now = std::chrono::steady_clock::now();
             pass.m_.seconds_[op] += std::chrono::duration<double>(now - last).count();
@@ -145,7 +142,6 @@ class ForwardPass {
     void chunks(int rows, Chunk chunk) const {
         for (int t0 = 0; t0 < rows; t0 += kChunkRows) chunk(t0, std::min(rows, t0 + kChunkRows));
     }
-    int chunk(int rows) const { return rows <= kStreamRows ? 0 : 1; }
 
     void embed(Walker& walker) {
         walker.each(kEmbed, b_.rows, 8, [&](int t) {
@@ -195,7 +191,7 @@ class ForwardPass {
         const RopeTable& rope = m_.rope_[s_.layer_rope.empty() ? 0 : s_.layer_rope[index]];
         const auto rotate = s_.rope_style == RopeStyle::halves ? k_.rotate_halves : k_.rotate;
         const int n = s_.head_dim, stride = round_up(n, kTileRows), tiles = stride / kTileRows;
-        walker.each(kQkv, s_.heads + 2 * s_.kv_heads, chunk(b_.rows), [&](int unit) {
+        walker.each(kQkv, s_.heads + 2 * s_.kv_heads, 1, [&](int unit) {
             const bool is_query = unit < s_.heads, is_key = !is_query && unit < s_.heads + s_.kv_heads;
             const int head = is_query ? unit : (unit - s_.heads) % s_.kv_heads;
             const PackedMatrix& w = is_query ? layer.query : is_key ? layer.key : layer.value;
@@ -293,7 +289,7 @@ class ForwardPass {
     void add_product(Walker& walker, const PackedMatrix& w, const Activations& x, Operator op,
                      const std::vector<float>& post_norm) {
         if (!post_norm.empty()) return add_normed_product(walker, w, x, op, post_norm);
-        walker.each(op, w.tiles(), chunk(b_.rows), [&](int tile) {
+        walker.each(op, w.tiles(), 1, [&](int tile) {
             const int width = std::min(kTileRows, dim_ - tile * kTileRows);
             chunks(b_.rows, [&](int t0, int t1) {
                 product(walker, w, tile, x, t0, t1, walker.buffer, kTileRows);
@@ -306,7 +302,7 @@ class ForwardPass {
 
     void add_normed_product(Walker& walker, const PackedMatrix& w, const Activations& x, Operator op,
                             const std::vector<float>& post_norm) {
-        walker.each(op, w.tiles(), chunk(b_.rows), [&](int tile) {
+        walker.each(op, w.tiles(), 1, [&](int tile) {
             chunks(b_.rows, [&](int t0, int t1) {
                 product(walker, w, tile, x, t0, t1, &w_.projected[(size_t)t0 * dim_ + tile * kTileRows],
                         dim_);
@@ -322,7 +318,7 @@ class ForwardPass {
     // A unit is 32 rows of gate and the same 32 of up: activation and quantisation are its epilogue.
     void gate_up(Walker& walker, const Layer& layer) {
         const auto activate = s_.activation == Activation::gelu ? k_.gelu_multiply : k_.silu_multiply;
-        walker.each(kGateUp, ff_ / kQuantBlock, chunk(b_.rows), [&](int unit) {
+        walker.each(kGateUp, ff_ / kQuantBlock, 1, [&](int unit) {
             const Activations& x = normed(walker);
             chunks(b_.rows, [&](int t0, int t1) {
                 const int tiles = std::min(2, layer.gate.tiles() - unit * 2);
@@ -352,7 +348,7 @@ class ForwardPass {
     }
 
     void logits(Walker& walker, const PackedMatrix& head) {
-        walker.each(kHead, head.tiles(), b_.outputs <= kStreamRows ? 0 : 8, [&](int tile) {
+        walker.each(kHead, head.tiles(), kHeadTiles, [&](int tile) {
             const Activations& x = normed(walker);
             const int width = std::min(kTileRows, s_.vocab - tile * kTileRows);
             float* out = b_.logits + tile * kTileRows;

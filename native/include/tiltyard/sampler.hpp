@@ -25,15 +25,25 @@ class Sampler {
     int sample(const float* logits, const SamplingRow& row);
 
   private:
-    struct Cut;  // the last token kept, in the order (logit descending, id ascending)
-    Cut top_k_cut(const float* logits, int k) const;
-    Cut top_p_cut(const float* logits, float top_p, const Cut& before) const;
+    struct Cut;                  // the last token kept, in the order (logit descending, id ascending)
+    int64_t mass(int id) const;  // floor(weight * 2^40)
+    template <class Enough>
+    void keep_likeliest(Enough enough);
+    int64_t kept_mass() const;
+    void drop_below(const Cut& cut, const float* logits, float least);
+    void fill_buckets();
     std::vector<int> ranked_bucket(const float* logits, int bucket) const;
+    void keep_top_k(const float* logits, int k);
+    void keep_top_p(const float* logits, float top_p, int64_t total, bool narrowed);
+    int draw_of_all(int64_t target) const;
+    [[noreturn]] void refuse_nan(const float* logits) const;
 
     const KernelTable& kernels_;
     const int vocab_;
     std::vector<float> scaled_, weights_;
-    std::vector<int64_t> mass_;  // weight * 2^40, an integer
+    std::vector<int64_t> block_mass_;
+    std::vector<int32_t> kept_;  // ascending; the first `count_` count
+    int count_ = 0;
     std::vector<int64_t> bucket_mass_;
     std::vector<int> bucket_count_;
 };

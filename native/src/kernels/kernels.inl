@@ -48,6 +48,7 @@ constexpr KernelTable make_table(const char* isa) {
         .row_maximum = row_maximum,
         .row_find = row_find,
         .row_weights = row_weights,
+        .row_at_least = row_at_least,
         .row_exp_total = row_exp_total,
         .most_int4 = most_int4,
         .most_int8 = most_int8,
