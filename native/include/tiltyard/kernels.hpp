@@ -14,7 +14,6 @@ constexpr int kTileTokens = 8;    // the most tokens in a register block, on any
 constexpr int kBlockTokens = 32;  // tokens in a KV block
 constexpr int kSplitBlocks = 8;   // KV blocks in one attention split: boundaries depend on the position alone
 constexpr int kSplitTokens = kBlockTokens * kSplitBlocks;
-constexpr int kMassBlock = 128;  // tokens of a vocabulary whose sampling mass is summed apart
 
 constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
 
@@ -84,6 +83,9 @@ struct KvView {
     size_t block_bytes = 0;  // from one block to the next
 };
 
+constexpr int kRowBlock = 256;                // logits that the sampler looks at or passes over together
+constexpr double kMassOne = 1099511627776.0;  // 2^40: what the likeliest token weighs
+
 struct KernelTable {
     const char* isa;
     int tile_tokens;  // the most token rows that one tile call takes, at most kTileTokens
@@ -123,13 +125,14 @@ struct KernelTable {
 
     // sampling, over one row of n logits, n arbitrary
     float (*row_maximum)(const float* x, int n);
+    // of each block of kRowBlock (256) values, the last one shorter
+    void (*row_block_maxima)(const float* x, int n, float* maxima);
+    void (*row_block_masses)(const float* weight, int n,
+                             int64_t* masses);            // sums of floor(weight * kMassOne)
     int (*row_find)(const float* x, int n, float value);  // first index that equals value, or -1
-    // scaled[i] = (x[i] - maximum) / temperature; weight[i] = exp(scaled[i]), 0 below -87; mass[b] = the sum
-    // of floor(weight * 2^40) over block b of kMassBlock values, -1 if a NaN is among them
-    void (*row_weights)(const float* x, int n, float maximum, float temperature, float* scaled, float* weight,
-                        int64_t* mass);
-    // the indices i, ascending, with x[i] >= least; returns how many. `out` has room for n.
-    int (*row_at_least)(const float* x, int n, float least, int32_t* out);
+    // scaled[i] = (x[i] - maximum) / temperature; weight[i] = exp(scaled[i]), 0 below -87
+    void (*row_weights)(const float* x, int n, float maximum, float temperature, float* scaled,
+                        float* weight);
     double (*row_exp_total)(const float* x, int n, float maximum);  // sum of exp(x - maximum)
 
     // for measuring; see ceilings.inl

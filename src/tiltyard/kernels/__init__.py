@@ -8,10 +8,12 @@ from tiltyard.kernels._native import (
     PACKING_VERSION,
     NativeModel,
     add_bias,
+    apply_mask,
     apply_penalties,
     ceilings,
     log_probabilities,
     sample_rows,
+    score_tokens,
     top_log_probabilities,
 )
 from tiltyard.kernels.chooser import available_isas, choose_isa
@@ -22,11 +24,13 @@ __all__ = [
     "PACKING_VERSION",
     "NativeModel",
     "add_bias",
+    "apply_mask",
     "apply_penalties",
     "available_isas",
     "ceilings",
     "choose_isa",
     "log_probabilities",
     "sample_rows",
+    "score_tokens",
     "top_log_probabilities",
 ]
