@@ -20,7 +20,7 @@ from tiltyard.engine.blocks import BlockMemory, BlockPool
 from tiltyard.engine.budget import PrefillBudget
 from tiltyard.engine.fairness import CLASSES, RANK, FairnessConfig, FairShares
 from tiltyard.engine.prefix import Node, PrefixTree, common_prefix
-from tiltyard.engine.request import EngineCounters, EngineRequest, Expired, RequestClass
+from tiltyard.engine.request import EmbeddedText, EngineCounters, EngineRequest, Expired, RequestClass
 from tiltyard.engine.sequence import RunningSequence
 from tiltyard.engine.spill import Spill, SpillStore
 
@@ -37,6 +37,9 @@ class Plan:
     """The work of one step: `(sequence, tokens to run)` in batch order."""
 
     work: list[tuple[RunningSequence, int]] = field(default_factory=list)
+    texts: list[tuple[RunningSequence, int]] = field(default_factory=list)
+    """What of the work ends in a vector: the engine sets it apart."""
+    embedded: list[EmbeddedText] = field(default_factory=list)
     admitted: list[RunningSequence] = field(default_factory=list)
     preempted: list[RunningSequence] = field(default_factory=list)
     expired: list[Expired] = field(default_factory=list)
@@ -126,7 +129,12 @@ class Scheduler:
         sequence.computed = 0
 
     def remember(self, sequence: RunningSequence) -> None:
-        """Put the blocks that have become full, and whose KV now exists, into the prefix tree."""
+        """Put the blocks that have become full, and whose KV now exists, into the prefix tree.
+
+        Not those of a text that is embedded: it has to run whole, so nobody could be spared by them.
+        """
+        if sequence.request.embed is not None:
+            return
         size = self._block_tokens
         while (index := len(sequence.path)) < sequence.computed // size:
             parent = sequence.path[-1] if sequence.path else None
