@@ -6,6 +6,7 @@ early or a position that was never run changes the answer.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -13,7 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiltyard.engine.engine import Engine, EngineConfig
-from tiltyard.engine.request import EngineRequest, SamplingSettings
+from tiltyard.engine.fairness import FairnessConfig
+from tiltyard.engine.request import EngineRequest, RequestClass, SamplingSettings
+from tiltyard.engine.sequence import RunningSequence
+from tiltyard.engine.speculation import Speculation, StepCosts
 from tiltyard.kernels import BLOCK_TOKENS
 
 VOCABULARY = 61
@@ -64,7 +68,13 @@ def toy_logits(seen: NDArray[np.int64]) -> NDArray[np.float32]:
 
 
 def toy_engine(
-    blocks: int = 64, max_batch_tokens: int = 64, max_sequences: int = 8, max_context: int = 1024
+    blocks: int = 64,
+    max_batch_tokens: int = 64,
+    max_sequences: int = 8,
+    max_context: int = 1024,
+    *,
+    speculation: Speculation | None = None,
+    fairness: FairnessConfig | None = None,
 ) -> Engine:
     config = EngineConfig(
         kv_blocks=blocks,
@@ -72,6 +82,8 @@ def toy_engine(
         max_sequences=max_sequences,
         vocab_size=VOCABULARY,
         max_context=max_context,
+        speculation=speculation,
+        fairness=fairness or FairnessConfig(),
     )
     return Engine(ToyModel(blocks), config)
 
@@ -84,6 +96,10 @@ def request(
     namespace: str = "n",
     stop_ids: frozenset[int] = frozenset(),
     top_logprobs: int | None = None,
+    tenant: str = "default",
+    priority: RequestClass = "interactive",
+    queue_deadline_s: float | None = None,
+    deadline_s: float | None = None,
     **sampling: object,
 ) -> EngineRequest:
     return EngineRequest(
@@ -94,6 +110,10 @@ def request(
         stop_ids=stop_ids,
         namespace=namespace,
         top_logprobs=top_logprobs,
+        tenant=tenant,
+        priority=priority,
+        queue_deadline_s=queue_deadline_s,
+        deadline_s=deadline_s,
     )
 
 
@@ -111,7 +131,61 @@ def run(engine: Engine, *, limit: int = 10_000) -> dict[str, list[int]]:
 
 def solo(one: EngineRequest) -> list[int]:
     """The answer of a request that has a large engine to itself, a token a step."""
-    return list(_solo(replace(one, request_id="solo", namespace="solo")))
+    return list(
+        _solo(
+            replace(
+                one,
+                request_id="solo",
+                namespace="solo",
+                tenant="solo",
+                priority="interactive",
+                queue_deadline_s=None,
+                deadline_s=None,
+            )
+        )
+    )
+
+
+class Prophet:
+    """A drafter that knows each answer and errs where told: `flaws(request id, position)` is true."""
+
+    token_cost = 0.0
+
+    def __init__(self, flaws: Callable[[str, int], bool]) -> None:
+        self._flaws = flaws
+        self.known: set[RunningSequence] = set()
+        self.lessons: list[tuple[str, int, int]] = []
+
+    def chances(self, sequence: RunningSequence, most: int) -> list[float]:
+        self.known.add(sequence)
+        return [0.99**i for i in range(1, min(most, 5) + 1)]
+
+    def draft(self, lengths: Mapping[RunningSequence, int]) -> dict[RunningSequence, list[int]]:
+        drafts = {}
+        for sequence, length in lengths.items():
+            # Without its stop tokens the answer goes on: a guess may well lie behind the end.
+            answer = solo(replace(sequence.request, stop_ids=frozenset()))
+            at = sequence.outputs
+            drafts[sequence] = [
+                (token + self._flaws(sequence.request.request_id, at + i)) % VOCABULARY
+                for i, token in enumerate(answer[at : at + length])
+            ]
+        return drafts
+
+    def learn(self, sequence: RunningSequence, drafted: int, accepted: int) -> None:
+        self.lessons.append((sequence.request.request_id, drafted, accepted))
+
+    def forget(self, sequence: RunningSequence) -> None:
+        self.known.discard(sequence)
+
+
+FREE_ROWS = StepCosts((1, 2), (1.0, 1.0))
+"""Further rows cost nothing: whatever can be guessed is."""
+
+
+def prophecy(flaws: Callable[[str, int], bool]) -> Speculation:
+    """Guesses that are right but for some."""
+    return Speculation(Prophet(flaws), FREE_ROWS)
 
 
 @cache

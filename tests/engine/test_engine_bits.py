@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tiltyard.engine.engine import Engine, EngineConfig
 from tiltyard.engine.request import EngineCounters, EngineRequest, SamplingSettings
 from tiltyard.kernels import NativeModel, available_isas
-from tiltyard.models.architecture import LlamaArchitecture
+from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
 from tiltyard.models.tokenizer import Tokenizer
 from tiltyard.worker.load import load_native
@@ -70,7 +70,7 @@ def load(gguf: GgufFile) -> Loader:
     @cache
     def loaded(threads: int = 1, isa: str = available_isas()[0], precision: str = "f16") -> NativeModel:
         model = load_native(
-            gguf, LlamaArchitecture.from_gguf(gguf), quantization="as-stored", threads=threads, isa=isa
+            gguf, Architecture.from_gguf(gguf), quantization="as-stored", threads=threads, isa=isa
         )
         model.allocate_kv(BLOCKS, precision)
         return model

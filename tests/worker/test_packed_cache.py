@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tiny_llama import VOCABULARY, random_weights, write_gguf
 
 from tiltyard.kernels import NativeModel
-from tiltyard.models.architecture import LlamaArchitecture
+from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
 from tiltyard.worker.load import KeptPacking, load_native
 from tiltyard.worker.packed_cache import PackedCache, PackedTensor
@@ -38,7 +38,7 @@ def load(
     with GgufFile.open(path) as gguf:
         return load_native(
             gguf,
-            LlamaArchitecture.from_gguf(gguf),
+            Architecture.from_gguf(gguf),
             quantization=quantization,
             threads=threads,
             isa=isa,
@@ -151,7 +151,7 @@ def test_a_packed_matrix_of_another_shape_is_refused(path: Path, tmp_path: Path)
     model = load(path, None)
     form, tiles, checksum = model.packed_matrix("output.weight")
     with GgufFile.open(path) as gguf:
-        architecture = LlamaArchitecture.from_gguf(gguf)
+        architecture = Architecture.from_gguf(gguf)
     fresh = NativeModel(
         **{
             name: getattr(architecture, name)

@@ -86,6 +86,7 @@ struct QuantizedBlocks {
 struct KvView {
     const int32_t* table = nullptr;  // block numbers, in position order
     int tokens = 0;                  // how many positions, from the start of the table
+    int first = 0;                   // of these, the first that is seen (a sliding window)
     const uint8_t* keys =
         nullptr;  // the keys of this layer and head in block 0; the values follow `part_bytes` later
     size_t part_bytes = 0;
@@ -110,8 +111,11 @@ struct KernelTable {
     void (*norm_float)(const float* x, const float* gain, float eps, int n, int padded, float* out);
     void (*quantize)(const float* x, int padded, QuantizedBlocks out);
     void (*silu_multiply)(const float* gate, const float* up, int padded, float* out);
+    void (*gelu_multiply)(const float* gate, const float* up, int padded, float* out);
     // rotates pairs (2i, 2i+1), i < pairs, then scales all n values
     void (*rotate)(float* x, const float* cosine, const float* sine, int pairs, float scale, int n);
+    // the same with pairs (i, i + pairs)
+    void (*rotate_halves)(float* x, const float* cosine, const float* sine, int pairs, float scale, int n);
     void (*add)(float* x, const float* y, int n);  // x += y, n a multiple of 8
 
     // `heads` query heads of one kv head over one split: q [heads][head_dim], maximum and total [heads],

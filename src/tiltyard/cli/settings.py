@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from tiltyard.cli.settings_problems import NAME, problem_in
+from tiltyard.engine.fairness import DEFAULT_WEIGHTS
 from tiltyard.errors import ConfigurationError
 from tiltyard.identity.declaration import IdentityDeclaration, ModelDeclaration
 from tiltyard.identity.manifest import Frozen, Number, Whole
@@ -42,6 +43,14 @@ class ServerSettings(Frozen):
     """How long answers in flight may go on after Ctrl-C."""
 
 
+class ClassWeights(Frozen):
+    """`[workers.class_weights]`: shares of the classes of requests; only their ratios count."""
+
+    interactive: Number = Field(default=DEFAULT_WEIGHTS["interactive"], gt=0)
+    agent: Number = Field(default=DEFAULT_WEIGHTS["agent"], gt=0)
+    batch: Number = Field(default=DEFAULT_WEIGHTS["batch"], gt=0)
+
+
 class WorkerSettings(Frozen):
     """`[workers]`: how each worker process runs; nothing here can change a token."""
 
@@ -54,6 +63,7 @@ class WorkerSettings(Frozen):
     max_queue: Whole = Field(default=256, ge=1)
     packed_cache_mb: Whole = Field(default=4096, ge=0)
     """Disk for packed weights under the cache directory; 0 keeps none."""
+    class_weights: ClassWeights = ClassWeights()
 
 
 class ArenaSettings(Frozen):

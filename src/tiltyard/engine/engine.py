@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tiltyard.engine.batch import Batch, Drafts, ForwardModel, build_batch
 from tiltyard.engine.blocks import BlockAccountingError
+from tiltyard.engine.fairness import FairnessConfig
 from tiltyard.engine.limits import check_sampling
-from tiltyard.engine.request import EmittedToken, EngineCounters, EngineRequest, Finish, StepResult
-from tiltyard.engine.sampler import Sampled, sample
+from tiltyard.engine.request import (
+    EmittedToken,
+    EngineCounters,
+    EngineRequest,
+    Queue,
+    RequestClass,
+    StepResult,
+    Usage,
+)
 from tiltyard.engine.scheduler import Plan, Scheduler
 from tiltyard.engine.sequence import RunningSequence
+from tiltyard.engine.speculation import Speculation, Speculator
+from tiltyard.engine.verify import Choice, Observer, sample_and_verify
 from tiltyard.errors import ConfigurationError, Conflict, ContextTooLong, InvalidRequest
 from tiltyard.kernels import BLOCK_TOKENS
-
-Observer: TypeAlias = Callable[[str, int, NDArray[np.float32]], None]
-"""Called with `(request id, position of the token to choose, row of logits)`; the row is the model's own."""
-
-
-class ForwardModel(Protocol):
-    """What the engine needs of `kernels.NativeModel`; KV blocks have been allocated."""
-
-    def forward(  # noqa: PLR0917 - the native function's own order
-        self,
-        tokens: NDArray[np.int32],
-        positions: NDArray[np.int32],
-        sequences: NDArray[np.int32],
-        tables: NDArray[np.int32],
-        output_rows: NDArray[np.int32],
-        logits: NDArray[np.float32],
-    ) -> None:
-        """Run `tokens` (T), write their KV through `tables` (S, W) and a row of logits per output row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +40,9 @@ class EngineConfig:
     max_context: int
     """Positions that the model knows: prompt and answer together."""
     observe: Observer | None = None
+    speculation: Speculation | None = None
+    """How to guess tokens ahead; `None`: not at all."""
+    fairness: FairnessConfig = field(default_factory=FairnessConfig)
 
     def __post_init__(self) -> None:
         for name in ("kv_blocks", "max_batch_tokens", "max_sequences", "vocab_size", "max_context"):
@@ -81,17 +76,22 @@ class Engine:
             max_batch_tokens=config.max_batch_tokens,
             max_sequences=config.max_sequences,
             counters=self.counters,
+            fairness=config.fairness,
         )
+        self._speculator: Speculator | None = None
+        if config.speculation is not None:
+            self._speculator = Speculator(config.speculation, self._scheduler, self.counters)
         self._logits = np.empty((0, config.vocab_size), np.float32)
-        self._now_s = 0.0
 
     def step(self, now_s: float = 0.0) -> StepResult:
-        """Schedule, run, sample, emit. `now_s` is the caller's clock; it never goes back."""
-        self._now_s = now_s
-        plan = self._scheduler.schedule()
-        ready, logits = self._run(plan)
-        sampled = sample(ready, logits)
-        return self._emit(plan, ready, sampled)
+        """Schedule, draft, run, sample, emit. `now_s` is the caller's clock; it never goes back."""
+        plan = self._scheduler.schedule(now_s)
+        self._expire(plan)
+        drafts = self._draft(plan)
+        batch = build_batch(plan.work, drafts)
+        logits = self._run(plan, batch)
+        choices = sample_and_verify(batch, logits, drafts, self.config.observe)
+        return self._emit(plan, batch, drafts, choices)
 
     def check(self, request: EngineRequest) -> None:
         """Raise `InvalidRequest` or `ContextTooLong` if this request can never run here."""
@@ -127,9 +127,7 @@ class Engine:
         self.check(request)
         if request.request_id in self._requests:
             raise Conflict(f"request id {request.request_id!r} is already running", param="request_id")
-        sequence = RunningSequence(request, BLOCK_TOKENS)
-        self._requests[request.request_id] = sequence
-        self._scheduler.waiting.append(sequence)
+        self._requests[request.request_id] = self._scheduler.add(request)
 
     def cancel(self, request_id: str) -> bool:
         """Drop a request and free its blocks now; False if there is no such request (any more)."""
@@ -159,6 +157,16 @@ class Engine:
     def unfinished_tokens(self) -> int:
         """Prompt tokens still to run plus the most that may still be generated, over all requests."""
         return sum(sequence.unfinished_tokens for sequence in self._requests.values())
+
+    @property
+    def usage(self) -> Mapping[tuple[str, RequestClass], Usage]:
+        """What was served, by tenant and class; prefill and decode apart."""
+        return self._scheduler.shares.usage
+
+    def queue(self, request_class: RequestClass) -> Queue:
+        """What waits of one class, and what all its requests may still cost."""
+        mine = [s for s in self._requests.values() if s.request.priority == request_class]
+        return Queue(self._scheduler.waiting.waiting(request_class), sum(s.unfinished_tokens for s in mine))
 
     @property
     def blocks_used(self) -> int:
@@ -192,81 +200,61 @@ class Engine:
         }:
             raise BlockAccountingError("a request is neither running nor waiting, or both")
 
-    def _run(self, plan: Plan) -> tuple[list[RunningSequence], NDArray[np.float32]]:
-        """One forward pass; returns the sequences that get a token, with logits (sequence, vocabulary)."""
-        work = plan.work
-        total = sum(chunk for _, chunk in work)
-        tokens, positions, owners = (np.empty(total, np.int32) for _ in range(3))
-        tables = np.zeros((len(work), max((s.blocks for s, _ in work), default=0)), np.int32)
-        ready: list[RunningSequence] = []
-        output_rows: list[int] = []
-        at = 0
-        for row, (sequence, chunk) in enumerate(work):
-            start, end = sequence.computed, sequence.computed + chunk
-            tokens[at : at + chunk] = sequence.tokens[start:end]
-            positions[at : at + chunk] = np.arange(start, end)
-            owners[at : at + chunk] = row
-            tables[row, : sequence.blocks] = sequence.table[: sequence.blocks]
-            at += chunk
-            if end == len(sequence.tokens):
-                ready.append(sequence)
-                output_rows.append(at - 1)
-        if len(ready) > len(self._logits):
-            self._logits = np.empty((len(ready), self.config.vocab_size), np.float32)
-        logits = self._logits[: len(ready)]
-        if work:
-            self._model.forward(tokens, positions, owners, tables, np.array(output_rows, np.int32), logits)
-        self._count(plan, total)
-        for sequence, chunk in work:
-            sequence.computed += chunk
-            self._scheduler.remember(sequence)
-        if self.config.observe is not None:
-            for sequence, logits_row in zip(ready, logits, strict=True):
-                self.config.observe(sequence.request.request_id, len(sequence.tokens), logits_row)
-        return ready, logits
+    def _expire(self, plan: Plan) -> None:
+        """Forget the requests whose deadline has passed; the scheduler has taken their blocks back."""
+        for expired in plan.expired:
+            sequence = self._requests.pop(expired.request_id)
+            if self._speculator is not None:
+                self._speculator.forget(sequence)
 
-    def _emit(self, plan: Plan, ready: list[RunningSequence], sampled: list[Sampled]) -> StepResult:
-        emitted: list[EmittedToken] = []
-        for sequence, choice in zip(ready, sampled, strict=True):
-            request = sequence.request
-            sequence.append(choice.token)
-            finish: Finish | None = None
-            if choice.token in request.stop_ids:
-                finish = "stop"
-            elif sequence.outputs >= request.max_tokens:
-                finish = "length"
-            emitted.append(
-                EmittedToken(
-                    request_id=request.request_id,
-                    token=choice.token,
-                    logprob=choice.logprob,
-                    top=choice.top,
-                    finish=finish,
-                    cached_tokens=sequence.cached_tokens or 0,
-                    first=sequence.outputs == 1,
-                    kv_blocks=sequence.peak_blocks,
-                )
+    def _draft(self, plan: Plan) -> Drafts:
+        """Guesses for the sequences that are about to get a token, where the step has room for them."""
+        if self._speculator is None:
+            return {}
+        room = self.config.max_batch_tokens - sum(chunk for _, chunk in plan.work)
+        return self._speculator.propose(plan.work, room)
+
+    def _run(self, plan: Plan, batch: Batch) -> NDArray[np.float32]:
+        """One forward pass; returns logits (output rows, vocabulary). What was pending now has KV."""
+        rows = len(batch.output_rows)
+        if rows > len(self._logits):
+            self._logits = np.empty((rows, self.config.vocab_size), np.float32)
+        logits = self._logits[:rows]
+        if plan.work:
+            self._model.forward(
+                batch.tokens, batch.positions, batch.owners, batch.tables, batch.output_rows, logits
             )
-            if finish is not None:
-                self._retire(sequence)
+        self._count(plan, len(batch.tokens))
+        for sequence, chunk in plan.work:
+            sequence.computed += chunk
+        return logits
+
+    def _emit(self, plan: Plan, batch: Batch, drafts: Drafts, choices: Sequence[Choice]) -> StepResult:
+        """Share what is now certain through the prefix tree, retire who has finished, and say what happened."""
+        for sequence, _ in plan.work:
+            self._scheduler.remember(sequence)
+        if self._speculator is not None:
+            self._speculator.learn(drafts, choices)
+        for choice in choices:
+            if choice.finish is not None:
+                self._retire(choice.sequence)
                 self.counters.finished += 1
-        self.counters.generated_tokens += len(emitted)
+        self.counters.generated_tokens += len(choices)
         return StepResult(
-            emitted=tuple(emitted),
+            emitted=tuple(map(_emitted, choices)),
             admitted=tuple(s.request.request_id for s in plan.admitted),
             preempted=tuple(s.request.request_id for s in plan.preempted),
-            batch_tokens=sum(chunk for _, chunk in plan.work),
+            expired=tuple(plan.expired),
+            batch_tokens=len(batch.tokens),
             batch_sequences=len(plan.work),
             batch=tuple((s.request.request_id, chunk) for s, chunk in plan.work),
         )
 
     def _retire(self, sequence: RunningSequence) -> None:
         del self._requests[sequence.request.request_id]
-        if sequence in self._scheduler.running:
-            self._scheduler.running.remove(sequence)
-            self._scheduler.release(sequence)
-        else:
-            self._scheduler.waiting.remove(sequence)
+        if self._speculator is not None:
+            self._speculator.forget(sequence)
+        self._scheduler.drop(sequence)
 
     def _count(self, plan: Plan, total: int) -> None:
         counters = self.counters
@@ -278,3 +266,19 @@ class Engine:
         counters.mixed_steps += 0 < len(prefills) < len(plan.work)
         counters.peak_batch_sequences = max(counters.peak_batch_sequences, len(plan.work))
         counters.peak_batch_tokens = max(counters.peak_batch_tokens, total)
+
+
+def _emitted(choice: Choice) -> EmittedToken:
+    sequence = choice.sequence
+    return EmittedToken(
+        request_id=sequence.request.request_id,
+        token=choice.sampled.token,
+        logprob=choice.sampled.logprob,
+        top=choice.sampled.top,
+        finish=choice.finish,
+        cached_tokens=sequence.cached_tokens or 0,
+        first=choice.number == 1,
+        kv_blocks=sequence.peak_blocks,
+        drafted_tokens=sequence.drafted_tokens,
+        accepted_tokens=sequence.accepted_tokens,
+    )

@@ -57,6 +57,8 @@ class EngineRequest:
     """Instant, in the clock of `Engine.step`, by which the request must have been admitted."""
     deadline_s: float | None = None
     """Instant by which it must have finished."""
+    speculate: bool = True
+    """Whether tokens may be guessed ahead, where the engine does so; never changes a token."""
 
 
 class EmittedToken(NamedTuple):
@@ -72,6 +74,40 @@ class EmittedToken(NamedTuple):
     first: bool
     kv_blocks: int
     """Blocks that the request holds now, shared ones included."""
+    drafted_tokens: int = 0
+    """Tokens that were guessed ahead for this request, up to and with this step."""
+    accepted_tokens: int = 0
+    """Those of them that were right: each saved a step."""
+
+
+@dataclass(slots=True)
+class Usage:
+    """What one tenant was served in one class, prefill and decode apart."""
+
+    requests: int = 0
+    prefill_tokens: int = 0
+    """Prompt tokens run for the first time."""
+    cached_tokens: int = 0
+    """Prompt tokens that came from the prefix tree instead."""
+    recomputed_tokens: int = 0
+    """Tokens run again after a preemption: our cost, not the tenant's."""
+    decode_tokens: int = 0
+    """Tokens generated."""
+
+
+class Queue(NamedTuple):
+    """One class's requests."""
+
+    waiting: int
+    unfinished_tokens: int
+    """Of those that wait and those that run: prompt tokens to run plus the most that may be generated."""
+
+
+class Expired(NamedTuple):
+    """A request whose deadline passed; its blocks are free."""
+
+    request_id: str
+    deadline: Literal["queue", "total"]
 
 
 @dataclass(slots=True)
@@ -82,7 +118,15 @@ class EngineCounters:
     admitted: int = 0
     finished: int = 0
     cancelled: int = 0
+    expired_in_queue: int = 0
+    """Requests that were not admitted by their queue deadline."""
+    expired: int = 0
+    """Requests that did not finish by their deadline."""
     preemptions: int = 0
+    class_preemptions: int = 0
+    """Of `preemptions`, those that made room for a request of a more urgent class."""
+    passed: int = 0
+    """Admissions that went past an older request."""
     prefix_query_tokens: int = 0
     prefix_hit_tokens: int = 0
     prefill_chunks: int = 0
@@ -96,6 +140,11 @@ class EngineCounters:
     evicted_blocks: int = 0
     shared_blocks: int = 0
     """Blocks computed twice at the same time, of which one copy was given back."""
+    drafts: int = 0
+    """Times that tokens were guessed ahead for a request in a step."""
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    """Guessed tokens that were the ones sampled."""
     peak_batch_sequences: int = 0
     peak_batch_tokens: int = 0
 
@@ -108,7 +157,10 @@ class StepResult:
     admitted: tuple[str, ...] = ()
     """Requests that left the queue in this step, those readmitted after a preemption included."""
     preempted: tuple[str, ...] = ()
+    expired: tuple[Expired, ...] = ()
+    """Requests that were dropped at the start of this step because their time was over."""
     batch_tokens: int = 0
+    """Rows run: tokens and guesses."""
     batch_sequences: int = 0
     batch: tuple[tuple[str, int], ...] = field(default=(), repr=False)
-    """`(request id, tokens run)` for each sequence of the batch."""
+    """`(request id, tokens run)` for each sequence of the batch; guesses do not count."""

@@ -22,11 +22,13 @@ class Sampled(NamedTuple):
     top: tuple[tuple[int, float], ...] | None
 
 
-def sample(sequences: Sequence[RunningSequence], logits: NDArray[np.float32]) -> list[Sampled]:
+def sample(
+    sequences: Sequence[RunningSequence], logits: NDArray[np.float32], *, ahead: int = 0
+) -> list[Sampled]:
     """Choose the next token of each sequence from its row of `logits` (sequences, vocabulary).
 
     The random number of a token depends on the request's seed and the token's position, on nothing else.
-    Rows are changed in place where penalties or biases apply.
+    Rows are changed in place where penalties or biases apply. `ahead`: so many tokens further on, for guesses.
     """
     rows = len(sequences)
     settings = [s.request.sampling for s in sequences]
@@ -45,7 +47,7 @@ def sample(sequences: Sequence[RunningSequence], logits: NDArray[np.float32]) ->
         np.fromiter((s.top_p for s in settings), np.float32, rows),
         np.fromiter((s.min_p for s in settings), np.float32, rows),
         np.fromiter((s.seed & SEED_MASK for s in settings), np.uint64, rows),
-        np.fromiter((len(s.tokens) for s in sequences), np.int64, rows),
+        np.fromiter((len(s.tokens) + ahead for s in sequences), np.int64, rows),
     ).tolist()
     return [
         _with_logprobs(tokens[i], raw[i], sequences[i].request.top_logprobs or 0)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 from tiltyard.identity.manifest import DefaultSampling, Frozen
+from tiltyard.identity.rope import RopeScaling
 
 
 class ModelDeclaration(Frozen):
     """`[models.NAME]`: where a model file comes from."""
 
     source: str
-    """`pypi:<package>==<version>`, `file:<path>` or `hf:<owner>/<repo>[@<revision>]/<file>`."""
+    """`pypi:<package>==<version>`, `file:<path>` or `hf:<owner>/<repo>[@<revision>][/<file>.gguf]`."""
     sha256: str | None = None
     """The pinned digest (hex or `sha256:` form); a file with another digest is refused."""
 
@@ -23,6 +24,8 @@ class IdentityDeclaration(Frozen):
     """A name from `[models]`."""
     quantization: Literal["as-stored", "q4_0", "q8_0"] = "as-stored"
     kv_precision: Literal["f16", "int8"] = "f16"
+    rope_scaling: RopeScaling | None = None
+    """Stretches the model's context; not given: as the file says."""
     chat_template: str = "model"
     """`model` (the file's own), `off` (turns are joined as plain text) or a path to a Jinja file."""
     system_prompt: str | None = None

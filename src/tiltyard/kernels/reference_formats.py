@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tiltyard.kernels.reference import F32, Matrix
+from tiltyard.kernels.reference import Matrix
 from tiltyard.kernels.reference import decode as decode_plain
+from tiltyard.kernels.reference_math import F32
 
 PLAIN = (0, 1, 2, 3, 8)
 Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, BF16 = 6, 7, 12, 13, 14, 30

@@ -25,10 +25,11 @@ from tiltyard.events.schema import BattleTurnFinished, GenerationFinished
 from tiltyard.identity.canonical import Digest, digest_of
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Behaviour
+from tiltyard.identity.rope import RopeScaling
 from tiltyard.identity.store import IdentityStore
 from tiltyard.kernels import NUMERICS_VERSION
-from tiltyard.models.gguf import GgufFile
 from tiltyard.models.resolve import TEMPLATE_KEY
+from tiltyard.models.stored import open_model
 from tiltyard.wire.worker import FinishedAnswer
 from tiltyard.worker.host import HostSettings
 from tiltyard.worker.local import LocalModel
@@ -189,6 +190,9 @@ class Replayer:
             model=NAME,
             quantization=wanted.weights.served_as,
             kv_precision=wanted.kv_precision,
+            rope_scaling=None
+            if wanted.rope_scaling is None
+            else RopeScaling.model_validate(wanted.rope_scaling),
             chat_template=self._template(wanted.chat_template, path),
             system_prompt=None
             if wanted.system_prompt is None
@@ -199,7 +203,7 @@ class Replayer:
     def _template(self, digest: Digest | None, path: Path) -> str:
         if digest is None:
             return "off"
-        with GgufFile.open(path) as gguf:
+        with open_model(path) as gguf:
             own = gguf.metadata.get(TEMPLATE_KEY)
         if isinstance(own, str) and digest_of(own.encode()) == digest:
             return "model"

@@ -18,6 +18,7 @@ import uvicorn
 import uvloop
 from pydantic import ValidationError
 
+from tiltyard.engine.fairness import FairnessConfig
 from tiltyard.engine.request import EngineRequest, SamplingSettings
 from tiltyard.errors import ConfigurationError, InvalidRequest, TiltyardError
 from tiltyard.identity.store import IdentityStore
@@ -27,6 +28,7 @@ from tiltyard.worker.host import HostSettings, ModelHost, load_host
 from tiltyard.worker.local import LocalModel
 from tiltyard.worker.packed_cache import PackedCache
 from tiltyard.worker.service import WorkerService
+from tiltyard.worker.usage_metrics import WARM_UP_TENANT
 
 PARENT_WATCH_S = 0.5
 WARM_UP_WORDS = "A first answer costs more than the next, so this one is nobody's."
@@ -139,6 +141,7 @@ def load(spec: WorkerSpec) -> ModelHost:
             packed_cache=None
             if spec.packed_cache is None
             else PackedCache(Path(spec.packed_cache), spec.packed_cache_bytes),
+            fairness=FairnessConfig() if spec.class_weights is None else FairnessConfig(spec.class_weights),
         ),
         store=IdentityStore(Path(spec.identity_store)),
         progress=progress,
@@ -157,7 +160,9 @@ def warm(host: ModelHost) -> None:
         LocalModel(host).generate(served.name, messages=words, seed=0, max_tokens=2)
     rows = min(WARM_UP_ROWS, host.max_context_tokens - 1, host.config.vocab_size)
     hot = SamplingSettings(temperature=1.0, top_p=0.9)
-    host.engine.submit(EngineRequest("warm-up", tuple(range(rows)), hot, 2, frozenset(), "warm-up"))
+    host.engine.submit(
+        EngineRequest("warm-up", tuple(range(rows)), hot, 2, frozenset(), "warm-up", tenant=WARM_UP_TENANT)
+    )
     while host.engine.has_work:
         host.engine.step()
 

@@ -9,15 +9,17 @@ from typing import Literal
 from tiltyard.errors import ModelRejected
 from tiltyard.identity.canonical import Digest
 from tiltyard.kernels import NativeModel, choose_isa
-from tiltyard.models.architecture import LlamaArchitecture
-from tiltyard.models.gguf import GgufFile
+from tiltyard.models.architecture import Architecture
+from tiltyard.models.stored import StoredModel
 from tiltyard.worker.packed_cache import PackedCache, PackedTensor
+from tiltyard.worker.shape import native_shape
 
+Quantization = Literal["as-stored", "q4_0", "q8_0"]
 SERVED_TYPES = frozenset(
     ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 )
 """Storage types that the kernels read."""
-REQUANTIZED: dict[str, int | None] = {"as-stored": None, "q4_0": 2, "q8_0": 8}
+REQUANTIZED: dict[Quantization, int | None] = {"as-stored": None, "q4_0": 2, "q8_0": 8}
 """What `served_as` means as a ggml type."""
 
 
@@ -30,10 +32,10 @@ class KeptPacking:
 
 
 def load_native(
-    gguf: GgufFile,
-    architecture: LlamaArchitecture,
+    gguf: StoredModel,
+    architecture: Architecture,
     *,
-    quantization: Literal["as-stored", "q4_0", "q8_0"],
+    quantization: Quantization,
     threads: int,
     isa: str,
     progress: Callable[[int, int], None] | None = None,
@@ -55,22 +57,7 @@ def load_native(
             )
     chosen = choose_isa(isa)
     try:
-        model = NativeModel(
-            n_layers=architecture.n_layers,
-            n_heads=architecture.n_heads,
-            n_kv_heads=architecture.n_kv_heads,
-            head_dim=architecture.head_dim,
-            dim=architecture.dim,
-            ff_dim=architecture.ff_dim,
-            vocab_size=architecture.vocab_size,
-            max_positions=architecture.max_positions,
-            norm_eps=architecture.norm_eps,
-            rope_base=architecture.rope_base,
-            rope_dim=architecture.rope_dim,
-            tied_embeddings=architecture.tied_embeddings,
-            threads=threads,
-            isa=chosen,
-        )
+        model = NativeModel(**native_shape(architecture), threads=threads, isa=chosen)
         total = sum(gguf.tensors[name].size_bytes for name in wanted)
         done = 0
         kept = None if packing is None else packing.cache.open(packing.weights, quantization)

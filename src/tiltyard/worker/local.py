@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 from uuid import uuid4
 
-from tiltyard.engine.engine import Observer
+from tiltyard.engine.verify import Observer
 from tiltyard.errors import InvalidRequest
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import DefaultSampling

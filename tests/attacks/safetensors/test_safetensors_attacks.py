@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiltyard.errors import ModelRejected
-from tiltyard.models.directory import ModelDirectory, weight_files
+from tiltyard.models.directory import ModelDirectory
+from tiltyard.models.directory_files import weight_files
 from tiltyard.models.safetensors import SafetensorsFile
 
 SOUND: dict[str, Any] = {

@@ -1,0 +1,85 @@
+"""The arrays of one forward pass: which tokens run, where their KV lies, and whose logits come out in which row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiltyard.engine.sequence import RunningSequence
+
+Drafts: TypeAlias = Mapping[RunningSequence, Sequence[int]]
+"""Guesses at the tokens that follow each sequence's last one; they run as further rows of the same step."""
+
+
+class ForwardModel(Protocol):
+    """What the engine needs of `kernels.NativeModel`; KV blocks have been allocated."""
+
+    def forward(  # noqa: PLR0917 - the native function's own order
+        self,
+        tokens: NDArray[np.int32],
+        positions: NDArray[np.int32],
+        sequences: NDArray[np.int32],
+        tables: NDArray[np.int32],
+        output_rows: NDArray[np.int32],
+        logits: NDArray[np.float32],
+    ) -> None:
+        """Run `tokens` (T), write their KV through `tables` (S, W) and a row of logits per output row."""
+
+
+class Row(NamedTuple):
+    """A row of logits and the sequence whose next token it chooses."""
+
+    sequence: RunningSequence
+    logits_row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """T tokens of S sequences, R rows of logits; all arrays are int32."""
+
+    tokens: NDArray[np.int32]
+    """(T); also `positions` and `owners`, the row of `tables` that a token belongs to."""
+    positions: NDArray[np.int32]
+    owners: NDArray[np.int32]
+    tables: NDArray[np.int32]
+    """(S, W) KV blocks."""
+    output_rows: NDArray[np.int32]
+    """(R): which of the T tokens give logits."""
+    rounds: tuple[tuple[Row, ...], ...]
+    """`rounds[0]`: each sequence whose pending tokens all run, with the row behind the last of them;
+    `rounds[j]`: those with j drafts or more, with the row behind draft j."""
+
+
+def build_batch(work: Sequence[tuple[RunningSequence, int]], drafts: Drafts) -> Batch:
+    """Lay out `work` (`(sequence, pending tokens to run)`), each with its drafts behind it.
+
+    Logits come out round by round, so that a round whose drafts were all right is one slice of them.
+    """
+    total = sum(chunk for _, chunk in work) + sum(map(len, drafts.values()))
+    tokens, positions, owners = (np.empty(total, np.int32) for _ in range(3))
+    tables = np.zeros((len(work), max((s.blocks for s, _ in work), default=0)), np.int32)
+    last_tokens: list[tuple[RunningSequence, int]] = []
+    at = 0
+    for row, (sequence, chunk) in enumerate(work):
+        start, end = sequence.computed, sequence.computed + chunk
+        draft = drafts.get(sequence, ())
+        rows = chunk + len(draft)
+        tokens[at : at + chunk] = sequence.tokens[start:end]
+        tokens[at + chunk : at + rows] = draft
+        positions[at : at + rows] = np.arange(start, start + rows)
+        owners[at : at + rows] = row
+        tables[row, : sequence.blocks] = sequence.table[: sequence.blocks]
+        if end == len(sequence.tokens):
+            last_tokens.append((sequence, at + chunk - 1))
+        at += rows
+    rounds: list[tuple[Row, ...]] = []
+    output_rows: list[int] = []
+    for drafted in range(1 + max(map(len, drafts.values()), default=0)):
+        members = [(s, last) for s, last in last_tokens if len(drafts.get(s, ())) >= drafted]
+        rounds.append(tuple(Row(s, len(output_rows) + i) for i, (s, _) in enumerate(members)))
+        output_rows.extend(last + drafted for _, last in members)
+    return Batch(tokens, positions, owners, tables, np.array(output_rows, np.int32), tuple(rounds))
