@@ -154,6 +154,12 @@ class DirectoryConfig:
     def _window(self) -> dict[str, MetadataValue]:
         if self.config.get("use_sliding_window") is False or self.config.get("sliding_window") is None:
             return {}
+        layers = self.config.get("layer_types")
+        if self.kind.architecture != "gemma3" and isinstance(layers, list):
+            if "sliding_attention" not in layers:
+                return {}
+            if "full_attention" in layers:
+                self._refuse("layer_types", "one kind of attention; a mixture is supported for Gemma 3 only")
         window = self._whole("sliding_window")
         return {} if window is None else {"attention.sliding_window": window}
 
