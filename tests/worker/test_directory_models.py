@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Literal
@@ -9,8 +10,8 @@ from typing import Literal
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tiny_llama import VOCABULARY, random_weights, write_directory, write_gguf
 
+from family_models import CASES
 from tiltyard.errors import DigestMismatch, FetchFailed, ModelRejected
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.models.architecture import Architecture
@@ -20,6 +21,7 @@ from tiltyard.models.sources import digest_of_model, parse_source
 from tiltyard.models.stored import open_model
 from tiltyard.worker.load import load_native
 from tiltyard.worker.local import LocalModel
+from tiny_llama import VOCABULARY, encode_safetensors, random_weights, write_directory, write_gguf
 
 
 def logits(path: Path, quantization: Literal["as-stored", "q4_0", "q8_0"] = "as-stored") -> bytes:
@@ -136,3 +138,35 @@ def test_llama_3_scaling_becomes_divisors_of_the_frequencies(tmp_path: Path) -> 
 
 
 LLAMA3_FACTORS = [1.0, 1.2939759, 7.667385, 8.0, 8.0, 8.0, 8.0, 8.0]
+
+
+MODEL_TYPES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "Gemma3ForCausalLM": "gemma3_text",
+}
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.declared is None])
+def test_every_family_as_a_directory_gives_the_bits_of_its_gguf_file(tmp_path: Path, name: str) -> None:
+    """`test_families.py` holds the GGUF files of the same weights to what Transformers says."""
+    case = CASES[name]
+    directory = tmp_path / "model"
+    directory.mkdir()
+    config = case.sizes | {"model_type": MODEL_TYPES[case.model], "rope_parameters": case.rope}
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "model.safetensors").write_bytes(encode_safetensors(case.state(), "F32"))
+    tokens = np.array(case.prompt, np.int32)
+    rows = np.arange(len(tokens), dtype=np.int32)
+    found: list[bytes] = []
+    for path in (directory, case.write(tmp_path)):
+        with open_model(path) as stored:
+            architecture = Architecture.from_gguf(stored)
+            model = load_native(stored, architecture, quantization="as-stored", threads=1, isa="auto")
+        model.allocate_kv(4, "f16")
+        out: NDArray[np.float32] = np.zeros((len(tokens), architecture.vocab_size), np.float32)
+        model.forward(tokens, rows, np.zeros_like(rows), np.arange(4, dtype=np.int32)[None], rows, out)
+        found.append(out.tobytes())
+    assert found[0] == found[1]

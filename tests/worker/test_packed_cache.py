@@ -143,6 +143,8 @@ def test_the_longest_unused_go_when_the_limit_is_reached(
     assert not second.exists()
     with caplog.at_level(logging.WARNING):
         load(path, PackedCache(tmp_path / "small", 4096), "q4_0")
+        load(path, PackedCache(tmp_path, 4096), "q8_0")
+    assert first.exists()  # nothing goes for what could not stay
     assert "workers.packed_cache_mb allows 0" in caplog.text
     assert not list((tmp_path / "small").iterdir())
 

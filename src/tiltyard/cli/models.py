@@ -177,7 +177,7 @@ def verify(settings: Settings, name: str | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.pass_obj
 def quality(settings: Settings, name: str, text: Path | None, threads: int | None, as_json: bool) -> None:
-    """Measure what rounding costs: perplexity of NAME as stored, as q8_0 and as q4_0, on a text.
+    """Measure what rounding costs: perplexity of NAME as stored and rounded to q8_0, q4_1 and q4_0, on a text.
 
     Perplexity is how many equally likely next tokens a text seems to have for the model: lower is better, and
     only figures of one model on one text compare. Unless told otherwise the text is the first three chapters

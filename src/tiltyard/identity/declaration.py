@@ -22,7 +22,7 @@ class IdentityDeclaration(Frozen):
 
     model: str
     """A name from `[models]`."""
-    quantization: Literal["as-stored", "q4_0", "q8_0"] = "as-stored"
+    quantization: Literal["as-stored", "q4_0", "q4_1", "q8_0"] = "as-stored"
     kv_precision: Literal["f16", "int8"] = "f16"
     rope_scaling: RopeScaling | None = None
     """Stretches the model's context; not given: as the file says."""

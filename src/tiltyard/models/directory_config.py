@@ -43,6 +43,14 @@ SIZES = {
 }
 
 
+ROPE_KEYS = frozenset(
+    (
+        "rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings", "beta_fast", "beta_slow",
+        "low_freq_factor", "high_freq_factor", "partial_rotary_factor",
+    )
+)  # fmt: skip
+
+
 class DirectoryConfig:
     """`config.json`, translated; every refusal names the file, the key and the value."""
 
@@ -129,6 +137,12 @@ class DirectoryConfig:
         return parameters
 
     def _rope_metadata(self) -> dict[str, MetadataValue]:
+        # A key that we do not honour would change the answers.
+        if unknown := [key for key in self.rope if key not in ROPE_KEYS and self.rope[key] is not None]:
+            raise ModelRejected(
+                f"{self.path}: {unknown[0]!r} of the rope scaling is not supported; supported: "
+                f"{', '.join(sorted(ROPE_KEYS))}"
+            )
         values: dict[str, MetadataValue] = {}
         if "rope_theta" in self.rope:
             values["rope.freq_base"] = self._rope_number("rope_theta")

@@ -14,12 +14,12 @@ from tiltyard.models.stored import StoredModel
 from tiltyard.worker.packed_cache import PackedCache, PackedTensor
 from tiltyard.worker.shape import native_shape
 
-Quantization = Literal["as-stored", "q4_0", "q8_0"]
+Quantization = Literal["as-stored", "q4_0", "q4_1", "q8_0"]
 SERVED_TYPES = frozenset(
     ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 )
 """Storage types that the kernels read."""
-REQUANTIZED: dict[Quantization, int | None] = {"as-stored": None, "q4_0": 2, "q8_0": 8}
+REQUANTIZED: dict[Quantization, int | None] = {"as-stored": None, "q8_0": 8, "q4_1": 3, "q4_0": 2}
 """What `served_as` means as a ggml type."""
 
 
