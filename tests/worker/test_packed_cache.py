@@ -11,13 +11,13 @@ from typing import Literal
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tiny_llama import VOCABULARY, random_weights, write_gguf
 
 from tiltyard.kernels import NativeModel
 from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
 from tiltyard.worker.load import KeptPacking, load_native
 from tiltyard.worker.packed_cache import PackedCache, PackedTensor
+from tiny_llama import VOCABULARY, random_weights, write_gguf
 
 DIGEST = "sha256:" + "5" * 64
 GENEROUS = 1 << 30
