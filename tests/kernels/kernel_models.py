@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tiltyard.identity.rope import RopeScaling
 from tiltyard.kernels import BLOCK_TOKENS, NativeModel
 from tiltyard.kernels.reference import Matrix, Shape
+from tiltyard.kernels.reference_experts import Experts
 from tiltyard.kernels.reference_formats import decode
 from tiltyard.kernels.rope import rope_table
 
@@ -59,6 +60,7 @@ class SmallModel:
     tied: bool = True
     seed: int = 0
     max_positions: int = 1024
+    experts: Experts | None = None  # each with an inner width of ff_dim
     raw: dict[str, tuple[int, NDArray[np.uint8]]] = field(default_factory=dict)
     matrices: dict[str, Matrix] = field(default_factory=dict)
     norms: dict[str, NDArray[np.float32]] = field(default_factory=dict)
@@ -72,15 +74,19 @@ class SmallModel:
         self.norms["output_norm.weight"] = rng.uniform(0.5, 1.5, s.dim).astype(np.float32)
         for i in range(s.n_layers):
             at = f"blk.{i}."
+            stack = "_exps" if self.experts else ""
+            count = self.experts.count if self.experts else 1
             sizes |= {
                 at + "attn_q.weight": (heads, s.dim),
                 at + "attn_k.weight": (kv, s.dim),
                 at + "attn_v.weight": (kv, s.dim),
                 at + "attn_output.weight": (s.dim, heads),
-                at + "ffn_gate.weight": (s.ff_dim, s.dim),
-                at + "ffn_up.weight": (s.ff_dim, s.dim),
-                at + "ffn_down.weight": (s.dim, s.ff_dim),
+                at + f"ffn_gate{stack}.weight": (count * s.ff_dim, s.dim),
+                at + f"ffn_up{stack}.weight": (count * s.ff_dim, s.dim),
+                at + f"ffn_down{stack}.weight": (count * s.dim, s.ff_dim),
             }
+            if self.experts:
+                sizes[at + "ffn_gate_inp.weight"] = (count, s.dim)
             for name in ("attn_norm.weight", "ffn_norm.weight"):
                 self.norms[at + name] = rng.uniform(0.5, 1.5, s.dim).astype(np.float32)
             if s.post_norms:
@@ -95,7 +101,7 @@ class SmallModel:
         if s.rope_factors:
             self.norms["rope_freqs.weight"] = rng.uniform(1, 8, s.rope_dim // 2).astype(np.float32)
         for name, (rows, columns) in sizes.items():
-            kind = int(rng.choice(self.types))
+            kind = F32 if "gate_inp" in name else int(rng.choice(self.types))
             data = random_bytes(kind, rows, columns, rng)
             self.raw[name] = (kind, data)
             self.matrices[name] = decode(kind, data, rows, columns)
@@ -109,8 +115,10 @@ class SmallModel:
         blocks: int = 64,
         requantize: int | None = None,
         packed: Mapping[str, tuple[int, NDArray[np.uint8], int]] | None = None,
+        offload: tuple[Path, int] | None = None,
     ) -> NativeModel:
         s = self.shape
+        more = expert_arguments(self.experts, s.ff_dim)
         model = NativeModel(
             n_layers=s.n_layers,
             n_heads=s.n_heads,
@@ -137,7 +145,10 @@ class SmallModel:
             rope_factors=s.rope_factors,
             threads=threads,
             isa=isa,
+            **more,
         )
+        if offload:
+            model.offload_experts(str(offload[0]), offload[1])
         for name, (kind, data) in self.raw.items():
             if packed is None:
                 model.set_tensor(name, kind, data, requantize)
@@ -148,6 +159,17 @@ class SmallModel:
         model.finish()
         model.allocate_kv(blocks, kv)
         return model
+
+
+def expert_arguments(experts: Experts | None, width: int) -> dict[str, int]:
+    if experts is None:
+        return {}
+    return {
+        "n_experts": experts.count,
+        "n_experts_used": experts.used,
+        "expert_ff_dim": width,
+        "normalize_experts": experts.normalize,
+    }
 
 
 def run(
@@ -252,9 +274,17 @@ class GgufWeights:
     tensors: dict[str, tuple[int, NDArray[np.uint8]]]
 
     def native(
-        self, *, isa: str, threads: int = 2, kv: str = "f16", blocks: int = 64, requantize: int | None = None
+        self,
+        *,
+        isa: str,
+        threads: int = 2,
+        kv: str = "f16",
+        blocks: int = 64,
+        requantize: int | None = None,
+        offload: tuple[Path, int] | None = None,
     ) -> NativeModel:
         h = self.header
+        experts = Experts(int(h.get("expert_count", 0)), int(h.get("expert_used_count", 0)))
         heads, dim = int(h["attention.head_count"]), int(h["embedding_length"])
         model = NativeModel(
             n_layers=int(h["block_count"]),
@@ -271,7 +301,10 @@ class GgufWeights:
             tied_embeddings="output.weight" not in self.tensors,
             threads=threads,
             isa=isa,
+            **expert_arguments(experts if experts.count else None, int(h["feed_forward_length"])),
         )
+        if offload:
+            model.offload_experts(str(offload[0]), offload[1])
         for name, (kind, raw) in self.tensors.items():
             model.set_tensor(name, kind, raw, None if "norm" in name else requantize)
         model.finish()

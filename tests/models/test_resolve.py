@@ -175,7 +175,7 @@ def test_a_small_model_is_read_with_the_formats_defaults(write_gguf: Callable[..
     [
         (
             {"general.architecture": "gemma"},
-            "architecture 'gemma' is not supported; supported: 'llama', 'qwen2', 'qwen3', 'gemma3'",
+            "architecture 'gemma' is not supported; supported: 'llama', 'qwen2', 'qwen3', 'qwen3moe', 'gemma3'",
         ),
         ({"llama.block_count": None}, "'llama.block_count' is missing"),
         ({"llama.block_count": 0}, "'llama.block_count' is 0"),
@@ -198,7 +198,17 @@ def test_a_small_model_is_read_with_the_formats_defaults(write_gguf: Callable[..
             "'llama.rope.scaling.attn_factor' is 0.5; only 1 is supported",
         ),
         ({"llama.final_logit_softcapping": 30.0}, "'llama.final_logit_softcapping' is set"),
-        ({"llama.expert_count": 8}, "mixture of 8 experts"),
+        ({"llama.expert_count": 8}, "'llama.expert_used_count' is missing"),
+        ({"llama.expert_count": 8, "llama.expert_used_count": 9}, "9 of 8 experts a token"),
+        (
+            {"llama.expert_count": 8, "llama.expert_used_count": 2, "llama.expert_shared_count": 1},
+            "'llama.expert_shared_count' is 1",
+        ),
+        (
+            {"llama.expert_count": 8, "llama.expert_used_count": 2, "llama.expert_gating_func": 2},
+            "'llama.expert_gating_func' is 2; supported: 1 (softmax)",
+        ),
+        ({"llama.expert_count": 8, "llama.expert_used_count": 2}, "such as 'blk.0.ffn_down_exps.weight'"),
         ({"llama.vocab_size": 11}, "'llama.vocab_size' is 11, but the embedding has 10 rows"),
         ({"llama.feed_forward_length": 32}, "'blk.0.ffn_gate.weight' has shape (16, 8); expected (32, 8)"),
     ],

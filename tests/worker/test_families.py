@@ -64,7 +64,7 @@ def meant(case: FamilyCase, architecture: Architecture, tokens: list[int]) -> ND
         **{  # type: ignore[arg-type]
             name: tuple(value) if isinstance(value, list) else value
             for name, value in options.items()
-            if name not in ("max_positions", "tied_embeddings")
+            if name in Shape.__dataclass_fields__
         }
     )
     tensors = case.tensors()

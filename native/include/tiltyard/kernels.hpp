@@ -119,7 +119,8 @@ struct KernelTable {
     void (*rotate)(float* x, const float* cosine, const float* sine, int pairs, float scale, int n);
     // the same with pairs (i, i + pairs)
     void (*rotate_halves)(float* x, const float* cosine, const float* sine, int pairs, float scale, int n);
-    void (*add)(float* x, const float* y, int n);  // x += y, n a multiple of 8
+    void (*add)(float* x, const float* y, int n);                      // x += y, n a multiple of 8
+    void (*add_scaled)(float* x, const float* y, float scale, int n);  // x = fma(scale, y, x), the same n
 
     // `heads` query heads of one kv head over one split: q [heads][head_dim], maximum and total [heads],
     // out [heads][head_dim] not yet divided by total
@@ -145,11 +146,18 @@ struct KernelTable {
     void (*row_weights)(const float* x, int n, float maximum, float temperature, float* scaled,
                         float* weight);
     double (*row_exp_total)(const float* x, int n, float maximum);  // sum of exp(x - maximum)
+
+    // for measuring; see ceilings.inl
+    double (*most_int4)(int rounds, uint8_t* scratch);
+    double (*most_int8)(int rounds, uint8_t* scratch);
+    void (*read_all)(const uint8_t* p, size_t bytes, uint8_t* scratch);
 };
 
 extern const KernelTable kernels_scalar;
 extern const KernelTable kernels_avx2;
 extern const KernelTable kernels_avx512;
 extern const KernelTable kernels_avx512_vnni;
+extern const KernelTable kernels_neon;
+extern const KernelTable kernels_neon_dot;
 
 }  // namespace tiltyard

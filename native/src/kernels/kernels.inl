@@ -22,6 +22,8 @@ static void tile_any(const uint8_t* w, int blocks, Activations x, int tokens, fl
 #include "attention.inl"
 //
 #include "rows.inl"
+//
+#include "ceilings.inl"
 
 constexpr KernelTable make_table(const char* isa) {
     return {
@@ -45,6 +47,7 @@ constexpr KernelTable make_table(const char* isa) {
         .rotate = rotate,
         .rotate_halves = rotate_halves,
         .add = add,
+        .add_scaled = add_scaled,
         .attend = {attend<KvF16>, attend<KvInt8>},
         .merge = merge,
         .finish = finish,
@@ -56,5 +59,8 @@ constexpr KernelTable make_table(const char* isa) {
         .row_find = row_find,
         .row_weights = row_weights,
         .row_exp_total = row_exp_total,
+        .most_int4 = most_int4,
+        .most_int8 = most_int8,
+        .read_all = read_all,
     };
 }

@@ -114,6 +114,12 @@ class ModelDirectory:
         change = self._changes.get(name)
         return data if change is None else change(data)
 
+    def forget(self, name: str) -> None:
+        """Give the memory of a tensor's pages back; they are read again if they are needed again."""
+        if name in self._places:
+            file, stored_name = self._places[name]
+            file.forget(stored_name)
+
     def close(self) -> None:
         """Unmap; while a view from `tensor_data` lives, its mapping lives with it."""
         for file in self._files.values():
