@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiltyard.engine.engine import Engine
-from tiltyard.engine.prompt_lookup import PromptLookup
 from tiltyard.engine.fairness import FairnessConfig, FairShares
+from tiltyard.engine.prompt_lookup import PromptLookup
 from tiltyard.engine.request import EmittedToken, EngineRequest
 from tiltyard.engine.sequence import RunningSequence
 from tiltyard.engine.speculation import Speculation, StepCosts, share_rows
