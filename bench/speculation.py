@@ -21,7 +21,7 @@ from tiltyard.engine.engine import Engine, EngineConfig
 from tiltyard.engine.request import EngineRequest, SamplingSettings
 from tiltyard.engine.speculation import Speculation, StepCosts
 from tiltyard.kernels import NativeModel
-from tiltyard.models.architecture import LlamaArchitecture
+from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
 from tiltyard.models.tokenizer import Tokenizer
 from tiltyard.worker.calibrate import measure_step_costs
@@ -212,7 +212,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with GgufFile.open(arguments.model) as gguf:
         tokenizer = Tokenizer.from_gguf(gguf)
-        architecture = LlamaArchitecture.from_gguf(gguf)
+        architecture = Architecture.from_gguf(gguf)
         model = load_native(
             gguf, architecture, quantization="as-stored", threads=arguments.threads, isa="auto"
         )

@@ -17,7 +17,7 @@ from tiltyard.engine.engine import EngineConfig
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment, Weights
 from tiltyard.kernels import NativeModel
-from tiltyard.models.architecture import LlamaArchitecture
+from tiltyard.models.architecture import Architecture
 from tiltyard.models.resolve import ResolvedIdentity
 from tiltyard.models.template import PlainTemplate
 from tiltyard.models.tokenizer import Tokenizer
@@ -35,6 +35,7 @@ class ByteTokenizer:
 
     bos_id = None
     add_bos = False
+    add_eos = False
     stop_ids = frozenset({END})
     vocab_size = 257
 
@@ -118,7 +119,7 @@ def toy_host(model: ScriptedModel, *, blocks: int, max_sequences: int) -> ModelH
         max_batch_tokens=64,
         hardware="toy",
     )
-    resolved = ResolvedIdentity(behaviour, PlainTemplate(), None, cast(LlamaArchitecture, None))
+    resolved = ResolvedIdentity(behaviour, PlainTemplate(), None, cast(Architecture, None))
     identity = ServedIdentity("toy", declaration, resolved, deployment)
     return ModelHost(
         native=cast(NativeModel, model),

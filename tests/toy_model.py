@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiltyard.engine.engine import Engine, EngineConfig
-from tiltyard.engine.request import EngineRequest, SamplingSettings
+from tiltyard.engine.fairness import FairnessConfig
+from tiltyard.engine.request import EngineRequest, RequestClass, SamplingSettings
 from tiltyard.engine.sequence import RunningSequence
 from tiltyard.engine.speculation import Speculation, StepCosts
 from tiltyard.kernels import BLOCK_TOKENS
@@ -71,7 +72,9 @@ def toy_engine(
     max_batch_tokens: int = 64,
     max_sequences: int = 8,
     max_context: int = 1024,
+    *,
     speculation: Speculation | None = None,
+    fairness: FairnessConfig | None = None,
 ) -> Engine:
     config = EngineConfig(
         kv_blocks=blocks,
@@ -80,6 +83,7 @@ def toy_engine(
         vocab_size=VOCABULARY,
         max_context=max_context,
         speculation=speculation,
+        fairness=fairness or FairnessConfig(),
     )
     return Engine(ToyModel(blocks), config)
 
@@ -92,6 +96,10 @@ def request(
     namespace: str = "n",
     stop_ids: frozenset[int] = frozenset(),
     top_logprobs: int | None = None,
+    tenant: str = "default",
+    priority: RequestClass = "interactive",
+    queue_deadline_s: float | None = None,
+    deadline_s: float | None = None,
     **sampling: object,
 ) -> EngineRequest:
     return EngineRequest(
@@ -102,6 +110,10 @@ def request(
         stop_ids=stop_ids,
         namespace=namespace,
         top_logprobs=top_logprobs,
+        tenant=tenant,
+        priority=priority,
+        queue_deadline_s=queue_deadline_s,
+        deadline_s=deadline_s,
     )
 
 
@@ -119,7 +131,19 @@ def run(engine: Engine, *, limit: int = 10_000) -> dict[str, list[int]]:
 
 def solo(one: EngineRequest) -> list[int]:
     """The answer of a request that has a large engine to itself, a token a step."""
-    return list(_solo(replace(one, request_id="solo", namespace="solo")))
+    return list(
+        _solo(
+            replace(
+                one,
+                request_id="solo",
+                namespace="solo",
+                tenant="solo",
+                priority="interactive",
+                queue_deadline_s=None,
+                deadline_s=None,
+            )
+        )
+    )
 
 
 class Prophet:

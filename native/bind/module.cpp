@@ -76,6 +76,41 @@ void forward(Model& model, Ids tokens, Ids positions, Ids sequences, Array<const
     model.forward(batch);
 }
 
+void embed(Model& model, Ids tokens, Ids positions, Ids sequences, Array<const int32_t, 2> tables,
+           Ids output_rows, Array<float, 2> hidden) {
+    check_length("positions", positions.size(), tokens.size());
+    check_length("sequences", sequences.size(), tokens.size());
+    check_length("hidden", hidden.shape(0), output_rows.size());
+    if (hidden.shape(1) != (size_t)model.shape().dim)
+        refuse("hidden has rows of " + std::to_string(hidden.shape(1)) + "; the model's width is " +
+               std::to_string(model.shape().dim));
+    const Batch batch{size_of(tokens.size(), "tokens"),
+                      size_of(tables.shape(0), "tables"),
+                      size_of(tables.shape(1), "tables"),
+                      size_of(output_rows.size(), "output_rows"),
+                      tokens.data(),
+                      positions.data(),
+                      sequences.data(),
+                      tables.data(),
+                      output_rows.data(),
+                      nullptr,
+                      hidden.data()};
+    nb::gil_scoped_release release;
+    model.forward(batch);
+}
+
+Activation activation(const std::string& name) {
+    if (name == "silu") return Activation::silu;
+    if (name == "gelu") return Activation::gelu;
+    refuse("activation is '" + name + "'; it must be 'silu' or 'gelu'");
+}
+
+RopeStyle rope_style(const std::string& name) {
+    if (name == "adjacent") return RopeStyle::adjacent;
+    if (name == "halves") return RopeStyle::halves;
+    refuse("rope_style is '" + name + "'; it must be 'adjacent' or 'halves'");
+}
+
 Array<int32_t, 1> sample_rows(Array<const float, 2> logits, Floats temperature, Ids top_k, Floats top_p,
                               Floats min_p, Array<const uint64_t, 1> seeds, Array<const int64_t, 1> positions,
                               const std::string& isa) {
@@ -117,22 +152,44 @@ NB_MODULE(_native, m) {
         "contract.";
     m.attr("BLOCK_TOKENS") = kBlockTokens;
     m.attr("NUMERICS_VERSION") = 1;
+    m.attr("PACKING_VERSION") = kPackingVersion;
 
     nb::class_<Model>(m, "NativeModel",
-                      "A Llama-architecture model; the same logits, bit for bit, in any batch.")
+                      "A decoder-only transformer; the same logits, bit for bit, in any batch.")
         .def(
             "__init__",
             [](Model* self, int n_layers, int n_heads, int n_kv_heads, int head_dim, int dim, int ff_dim,
                int vocab_size, int max_positions, float norm_eps, double rope_base, int rope_dim,
-               bool tied_embeddings, int threads, const std::string& isa) {
-                new (self) Model(ModelShape{n_layers, n_heads, n_kv_heads, head_dim, dim, ff_dim, vocab_size,
-                                            max_positions, norm_eps, rope_base, rope_dim, tied_embeddings},
-                                 threads, isa);
+               bool tied_embeddings, const std::string& activation_name, const std::string& rope_style_name,
+               bool qkv_bias, bool qk_norm, bool post_norms, float embedding_scale, float query_scale,
+               const std::vector<int>& windows,
+               const std::vector<std::tuple<std::vector<double>, double>>& rope_tables,
+               const std::vector<int>& layer_rope, bool rope_factors, int threads, const std::string& isa) {
+                ModelShape shape{n_layers,   n_heads,       n_kv_heads, head_dim,  dim,      ff_dim,
+                                 vocab_size, max_positions, norm_eps,   rope_base, rope_dim, tied_embeddings};
+                shape.activation = activation(activation_name);
+                shape.rope_style = rope_style(rope_style_name);
+                shape.qkv_bias = qkv_bias, shape.qk_norm = qk_norm, shape.post_norms = post_norms;
+                shape.embedding_scale = embedding_scale, shape.query_scale = query_scale;
+                shape.windows = windows, shape.layer_rope = layer_rope, shape.rope_factors = rope_factors;
+                for (const auto& [frequency, amplitude] : rope_tables)
+                    shape.rope_tables.push_back({frequency, amplitude});
+                new (self) Model(shape, threads, isa);
             },
             nb::kw_only(), "n_layers"_a, "n_heads"_a, "n_kv_heads"_a, "head_dim"_a, "dim"_a, "ff_dim"_a,
             "vocab_size"_a, "max_positions"_a, "norm_eps"_a, "rope_base"_a, "rope_dim"_a, "tied_embeddings"_a,
-            "threads"_a, "isa"_a,
-            "Dimensions as in the GGUF header. Raises ValueError naming the field that is out of range.")
+            "activation"_a = "silu", "rope_style"_a = "adjacent", "qkv_bias"_a = false, "qk_norm"_a = false,
+            "post_norms"_a = false, "embedding_scale"_a = 1.0f, "query_scale"_a = 0.0f,
+            "windows"_a = std::vector<int>(),
+            "rope_tables"_a = std::vector<std::tuple<std::vector<double>, double>>(),
+            "layer_rope"_a = std::vector<int>(), "rope_factors"_a = false, "threads"_a, "isa"_a,
+            "Dimensions as in the GGUF header; what follows `tied_embeddings` is off as in Llama.\n\n"
+            "query_scale 0 is 1 / sqrt(head_dim). windows: positions that each layer sees, 0 for all. "
+            "rope_tables:\n"
+            "(frequencies, amplitude) from tiltyard.kernels.rope, one of rope_base if empty; layer_rope: "
+            "which "
+            "of them\n"
+            "each layer uses. Raises ValueError naming the field that is out of range.")
         .def(
             "set_tensor",
             [](Model& model, const std::string& name, int type, Bytes data, std::optional<int> requantize) {
@@ -145,7 +202,41 @@ NB_MODULE(_native, m) {
             "name"_a, "ggml_type"_a, "data"_a.noconvert(), "requantize"_a = nb::none(),
             "Pack one tensor from its raw GGUF bytes; `data` is not kept. `requantize`: Q4_0 (2), Q8_0 (8) "
             "or None.")
-        .def("finish", &Model::finish, "Raises ValueError naming the tensors that are missing.")
+        .def(
+            "set_packed",
+            [](Model& model, const std::string& name, int form, Bytes data, uint64_t checksum) {
+                // The tiles are read in finish: until then the array must live, and its memory with it.
+                auto* held = new Bytes(data);
+                const std::shared_ptr<const void> keeper(held, [](Bytes* array) {
+                    nb::gil_scoped_acquire acquire;
+                    delete array;
+                });
+                nb::gil_scoped_release release;
+                model.set_packed(name, form, data.data(), data.size(), checksum, keeper);
+            },
+            "name"_a, "form"_a, "data"_a.noconvert(), "checksum"_a,
+            "Set a matrix from what packed_matrix of an equal model gave; `data` is kept until finish. "
+            "Raises\n"
+            "ValueError when size or checksum do not fit.")
+        .def(
+            "packed_matrix",
+            [](Model& model, const std::string& name) {
+                const PackedMatrix& matrix = model.packed_matrix(name);
+                std::unique_ptr<uint8_t[]> tiles(new uint8_t[matrix.bytes()]);
+                uint64_t sum;
+                {
+                    nb::gil_scoped_release release;
+                    matrix.copy_tiles(tiles.get());
+                    sum = model.checksum(tiles.get(), matrix.bytes());
+                }
+                return std::make_tuple((int)matrix.form(), owned(std::move(tiles), matrix.bytes()), sum);
+            },
+            "name"_a,
+            "A matrix as it lies in memory: (form, its tiles as uint8, their checksum). Only set_packed of a "
+            "build with\n"
+            "the same PACKING_VERSION understands it.")
+        .def("finish", &Model::finish, nb::call_guard<nb::gil_scoped_release>(),
+             "Raises ValueError naming the tensors that are missing.")
         .def(
             "allocate_kv",
             [](Model& model, int blocks, const std::string& precision) {
@@ -162,6 +253,10 @@ NB_MODULE(_native, m) {
             "tables[s, p // 32]; output_rows: int32 [R]; logits: float32 [R, vocab], written. Releases the "
             "GIL.\n"
             "Raises ValueError, before anything is touched, for an index out of range.")
+        .def("embed", &embed, "tokens"_a.noconvert(), "positions"_a.noconvert(), "sequences"_a.noconvert(),
+             "tables"_a.noconvert(), "output_rows"_a.noconvert(), "hidden"_a.noconvert(),
+             "As `forward`, but writes what the head would have multiplied: the final norm's output.\n\n"
+             "hidden: float32 [R, dim], written.")
         .def(
             "copy_block",
             [](Model& model, int source, int target) {

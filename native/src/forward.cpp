@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <memory>
 
 #include "tiltyard/model.hpp"
 
@@ -12,8 +13,11 @@ namespace tiltyard {
 
 namespace {
 
-// Up to so many rows a step is bound by memory: contiguous shares keep the streams whole.
-constexpr int kStaticRows = 8;
+// Up to so many rows a step is bound by memory: longer pieces keep the streams whole.
+constexpr int kStreamRows = 8;
+constexpr int kStreamPieces = 8;  // of a thread's share, then
+// Up to so many rows each thread norms them for itself, which costs less than a phase that all wait for.
+constexpr int kOwnNormRows = 4;
 // From so many rows on, unpacking a tile once is cheaper than at each register block.
 constexpr int kUnpackRows = 16;
 
@@ -31,61 +35,61 @@ class ForwardPass {
           ff_(round_up(s_.ff_dim, kQuantBlock)),
           query_(s_.heads * s_.head_dim),
           attended_(round_up(query_, kQuantBlock)),
-          static_(batch.rows <= kStaticRows),
           precision_(static_cast<int>(model.kv_.precision())),
-          query_scale_((float)(1.0 / std::sqrt((double)s_.head_dim))) {}
+          query_scale_(s_.query_scale > 0 ? s_.query_scale : (float)(1.0 / std::sqrt((double)s_.head_dim))) {}
 
-    void run(int thread) {
-        Walker walker(*this, thread);
+    void run(ThreadPool::Walk& walk) {
+        Walker walker(*this, walk);
         embed(walker);
         for (int i = 0; i < s_.layers; i++) {
             const Layer& layer = m_.layers_[i];
             norm(walker, layer.attention_norm, b_.rows, nullptr, {&layer.query, &layer.key, &layer.value});
             qkv(walker, i);
             attend(walker, i);
-            add_product(walker, layer.attention_output, rows_of(w_.attended, attended_), kAttentionOutput);
+            add_product(walker, layer.attention_output, rows_of(w_.attended, attended_), kAttentionOutput,
+                        layer.attention_post_norm);
             norm(walker, layer.ff_norm, b_.rows, nullptr, {&layer.gate, &layer.up});
             gate_up(walker, layer);
-            add_product(walker, layer.down, rows_of(w_.hidden, ff_), kDown);
+            add_product(walker, layer.down, rows_of(w_.hidden, ff_), kDown, layer.ff_post_norm);
         }
         if (b_.outputs == 0) return;
+        if (b_.hidden) return hidden(walker);
         const PackedMatrix& head = s_.tied_embeddings ? m_.embedding_ : m_.output_;
         norm(walker, m_.output_norm_, b_.outputs, b_.output_rows, {&head});
         logits(walker, head);
     }
 
   private:
+    struct Norm {
+        const float* gain;
+        int rows;
+        const int32_t* which;
+        bool int8, floats;  // the forms that are wanted
+    };
     // One thread's way through the phases.
     struct Walker {
-        Walker(ForwardPass& pass, int thread)
+        Walker(ForwardPass& pass, ThreadPool::Walk& walk)
             : pass(pass),
-              thread(thread),
-              attention(pass.w_.scratch[thread].attention.data()),
-              buffer(pass.w_.scratch[thread].outputs.data()),
-              unpacked(pass.w_.scratch[thread].unpacked.data()) {}
+              walk(walk),
+              own(pass.w_.scratch[walk.thread]),
+              attention(own.attention.data()),
+              buffer(own.outputs.data()),
+              unpacked(own.unpacked.data()) {}
         ForwardPass& pass;
-        const int thread;
+        ThreadPool::Walk& walk;
+        Workspace::ThreadScratch& own;
         float *const attention, *const buffer;
         uint8_t* const unpacked;
-        int phase = 0;
+        Activations normed;  // what the last norm gave,
+        Norm pending{};      // or will give when the first unit asks for it
         std::chrono::steady_clock::time_point last = std::chrono::steady_clock::now();
 
-        // chunk 0: one contiguous share a thread; else units are handed out `chunk` at a time
+        // chunk 0: a few long pieces a thread; else units are taken `chunk` at a time
         template <class Unit>
         void each(Operator op, int units, int chunk, Unit unit) {
-            ThreadPool& pool = pass.m_.pool_;
-            if (chunk == 0) {
-                const int low = (int)((long)units * thread / pool.size());
-                const int high = (int)((long)units * (thread + 1) / pool.size());
-                for (int i = low; i < high; i++) unit(i);
-            } else {
-                std::atomic<int>& next = pass.w_.counters[phase].next;
-                for (int i; (i = next.fetch_add(chunk, std::memory_order_relaxed)) < units;)
-                    for (int j = i; j < std::min(i + chunk, units); j++) unit(j);
-            }
-            phase++;
-            pool.barrier();
-            if (thread) return;
+            const int pieces = pass.m_.pool_.size() * kStreamPieces;
+            walk.each(units, chunk ? chunk : std::max(1, units / pieces), unit);
+            if (walk.thread) return;
             const auto now = std::chrono::steady_clock::now();
             pass.m_.seconds_[op] += std::chrono::duration<double>(now - last).count();
             last = now;
@@ -94,12 +98,14 @@ class ForwardPass {
 
     static size_t scales_in(int padded) { return round_up(padded / kQuantBlock, 8); }
     Activations rows_of(const Workspace::Quantized& rows, int padded) const {
-        return {rows.q.data(),          rows.scale.data(),  rows.sum.data(), rows.outlier.data(),
-                rows.outlier_at.data(), rows.values.data(), (size_t)padded,  scales_in(padded)};
+        return {rows.q.data(),       rows.scale.data(),      rows.sum.data(),
+                rows.outlier.data(), rows.outlier_at.data(), rows.values.data(),
+                (size_t)padded,      scales_in(padded),      rows.bias.data()};
     }
     static QuantizedBlocks blocks_of(Workspace::Quantized& rows, int padded, int row, int column) {
         const size_t v = (size_t)row * padded + column, b = row * scales_in(padded) + column / kQuantBlock;
-        return {&rows.q[v], &rows.scale[b], &rows.sum[b], &rows.outlier[b], &rows.outlier_at[b]};
+        return {&rows.q[v],       &rows.scale[b],      &rows.sum[b],
+                &rows.outlier[b], &rows.outlier_at[b], &rows.bias[b]};
     }
     static bool any_int8(std::initializer_list<const PackedMatrix*> users) {
         return std::any_of(users.begin(), users.end(), [](auto* m) { return takes_int8(m->form()); });
@@ -118,13 +124,14 @@ class ForwardPass {
                  float* out, int stride) const {
         const uint8_t* weights = w.tile(tile);
         const auto kernel = k_.tile[static_cast<int>(w.form())];
-        const bool unpack =
-            w.form() == WeightForm::q4 && t1 - t0 >= kUnpackRows && w.blocks() <= kUnpackBlocks;
+        const bool unpack = k_.unpack_q4 && w.form() == WeightForm::q4 && t1 - t0 >= kUnpackRows &&
+                            w.blocks() <= kUnpackBlocks;
         if (unpack) k_.unpack_q4(weights, w.blocks(), walker.unpacked);
-        alignas(32) float o[kTileTokens * kTileRows];
+        alignas(64) float o[kTileTokens * kTileRows];
         for (int t = t0; t < t1;) {
             // five rows as 3 + 2: a lone row would cost as much as three
-            const int n = t1 - t == 5 ? 3 : std::min(kTileTokens, t1 - t);
+            const int calls = (t1 - t + k_.tile_tokens - 1) / k_.tile_tokens,
+                      n = (t1 - t + calls - 1) / calls;
             if (unpack)
                 k_.tile_unpacked_q4(weights, walker.unpacked, w.blocks(), x.from(t), n, o);
             else
@@ -138,43 +145,74 @@ class ForwardPass {
     void chunks(int rows, Chunk chunk) const {
         for (int t0 = 0; t0 < rows; t0 += kChunkRows) chunk(t0, std::min(rows, t0 + kChunkRows));
     }
-    int chunk() const { return static_ ? 0 : 1; }
+    int chunk(int rows) const { return rows <= kStreamRows ? 0 : 1; }
 
     void embed(Walker& walker) {
-        walker.each(kEmbed, b_.rows, 8,
-                    [&](int t) { m_.embedding_.decode(b_.tokens[t], &w_.residual[(size_t)t * dim_]); });
+        walker.each(kEmbed, b_.rows, 8, [&](int t) {
+            float* x = &w_.residual[(size_t)t * dim_];
+            m_.embedding_.decode(b_.tokens[t], x);
+            if (s_.embedding_scale != 1)
+                for (int i = 0; i < s_.dim; i++) x[i] *= s_.embedding_scale;
+        });
     }
 
     void norm(Walker& walker, const std::vector<float>& gain, int rows, const int32_t* which,
               std::initializer_list<const PackedMatrix*> users) {
-        const bool int8 = any_int8(users), floats = any_float(users);
-        walker.each(kNorm, rows, 4, [&](int t) {
-            const float* x = &w_.residual[(size_t)(which ? which[t] : t) * dim_];
-            if (int8)
-                k_.norm_int8(x, gain.data(), s_.norm_eps, s_.dim, dim_, blocks_of(w_.normed, dim_, t, 0));
-            if (floats)
-                k_.norm_float(x, gain.data(), s_.norm_eps, s_.dim, dim_, &w_.normed.values[(size_t)t * dim_]);
-        });
+        const Norm norm{gain.data(), rows, which, any_int8(users), any_float(users)};
+        if (rows <= kOwnNormRows) {
+            walker.pending = norm;
+            walker.normed = rows_of(walker.own.normed, dim_);
+            return;
+        }
+        walker.each(kNorm, rows, 4, [&](int t) { norm_row(norm, t, w_.normed); });
+        walker.normed = rows_of(w_.normed, dim_);
+    }
+    void norm_row(const Norm& norm, int t, Workspace::Quantized& out) const {
+        const float* x = &w_.residual[(size_t)(norm.which ? norm.which[t] : t) * dim_];
+        if (norm.int8) k_.norm_int8(x, norm.gain, s_.norm_eps, s_.dim, dim_, blocks_of(out, dim_, t, 0));
+        if (norm.floats)
+            k_.norm_float(x, norm.gain, s_.norm_eps, s_.dim, dim_, &out.values[(size_t)t * dim_]);
+    }
+    // What the last norm gave. Only to be called in a unit of a phase.
+    const Activations& normed(Walker& walker) const {
+        for (int t = 0; t < walker.pending.rows; t++) norm_row(walker.pending, t, walker.own.normed);
+        walker.pending.rows = 0;
+        return walker.normed;
     }
 
-    // A unit is one head of the queries, keys or values: product, rotation, then scratch or its KV slot.
+    // RMS norm of one head, in place.
+    void norm_head(float* v, const std::vector<float>& gain) const {
+        alignas(32) float row[kUnitColumns] = {};  // zeros up to a whole block
+        std::memcpy(row, v, s_.head_dim * sizeof(float));
+        k_.norm_float(row, gain.data(), s_.norm_eps, s_.head_dim, round_up(s_.head_dim, kQuantBlock), row);
+        std::memcpy(v, row, s_.head_dim * sizeof(float));
+    }
+
+    // A unit is one head of the queries, keys or values: product, bias, norm, rotation, then scratch or its
+    // KV slot.
     void qkv(Walker& walker, int index) {
         const Layer& layer = m_.layers_[index];
-        const Activations x = rows_of(w_.normed, dim_);
+        const RopeTable& rope = m_.rope_[s_.layer_rope.empty() ? 0 : s_.layer_rope[index]];
+        const auto rotate = s_.rope_style == RopeStyle::halves ? k_.rotate_halves : k_.rotate;
         const int n = s_.head_dim, stride = round_up(n, kTileRows), tiles = stride / kTileRows;
-        walker.each(kQkv, s_.heads + 2 * s_.kv_heads, chunk(), [&](int unit) {
+        walker.each(kQkv, s_.heads + 2 * s_.kv_heads, chunk(b_.rows), [&](int unit) {
             const bool is_query = unit < s_.heads, is_key = !is_query && unit < s_.heads + s_.kv_heads;
             const int head = is_query ? unit : (unit - s_.heads) % s_.kv_heads;
             const PackedMatrix& w = is_query ? layer.query : is_key ? layer.key : layer.value;
+            const Activations& x = normed(walker);
+            const auto& bias = is_query ? layer.query_bias : is_key ? layer.key_bias : layer.value_bias;
             chunks(b_.rows, [&](int t0, int t1) {
                 for (int j = 0; j < tiles; j++)
                     product(walker, w, head * tiles + j, x, t0, t1, walker.buffer + j * kTileRows, stride);
                 for (int t = t0; t < t1; t++) {
                     float* v = walker.buffer + (t - t0) * stride;
                     const int position = b_.positions[t];
-                    if (is_query || is_key)
-                        k_.rotate(v, m_.rope_.cosine(position), m_.rope_.sine(position), m_.rope_.pairs(),
-                                  is_query ? query_scale_ : 1.0f, n);
+                    if (s_.qkv_bias) k_.add(v, &bias[head * n], n);
+                    if (is_query || is_key) {
+                        if (s_.qk_norm) norm_head(v, is_query ? layer.query_norm : layer.key_norm);
+                        rotate(v, rope.cosine(position), rope.sine(position), rope.pairs(),
+                               is_query ? query_scale_ : 1.0f, n);
+                    }
                     if (is_query) {
                         std::memcpy(&w_.query[(size_t)t * query_ + head * n], v, n * sizeof(float));
                         continue;
@@ -192,20 +230,22 @@ class ForwardPass {
     }
     const int32_t* table(int row) const { return b_.tables + (size_t)b_.sequence[row] * b_.table_width; }
 
-    // A unit is (row, kv head, split of 256 positions). Whoever finishes the last split of a row merges them,
-    // in order.
+    // A unit is (row, kv head, split of 256 positions). Whoever finishes the last split in sight of a row
+    // merges them, in order.
     void attend(Walker& walker, int index) {
         const int group = s_.heads / s_.kv_heads, n = s_.head_dim;
         const bool whole_blocks = n % kQuantBlock == 0;
         const PackedMatrix* user = &m_.layers_[index].attention_output;
         float* scratch = walker.attention;
-        walker.each(kAttention, (int)w_.units.size(), w_.units.size() > 64 ? 4 : 1, [&](int i) {
-            const Workspace::AttentionUnit& unit = w_.units[i];
+        const auto& units = w_.units[m_.layer_window_[index]];
+        walker.each(kAttention, (int)units.size(), units.size() > 64 ? 4 : 1, [&](int i) {
+            const Workspace::AttentionUnit& unit = units[i];
             float *maximum = scratch, *total = maximum + group, *out = total + group, *y = out + group * n;
             if (unit.partial >= 0) partial(unit.partial, &maximum, &total, &out);
             KvView kv;
             kv.table = table(unit.row) + unit.split * kSplitBlocks;
             kv.tokens = std::min(b_.positions[unit.row] + 1 - unit.split * kSplitTokens, kSplitTokens);
+            kv.first = std::max(unit.first - unit.split * kSplitTokens, 0);
             kv.keys = m_.kv_.block(0) + m_.kv_.offset(index, unit.kv_head);
             kv.part_bytes = m_.kv_.part_bytes();
             kv.block_bytes = m_.kv_.block_bytes();
@@ -215,7 +255,7 @@ class ForwardPass {
                 std::atomic<int>& done = w_.splits_done[unit.row * s_.kv_heads + unit.kv_head];
                 if (done.fetch_add(1, std::memory_order_acq_rel) + 1 < unit.splits) return;
                 done.store(0, std::memory_order_relaxed);  // for the next layer, a barrier away
-                const int first = unit.partial - unit.split;
+                const int first = unit.partial - unit.index;
                 partial(first, &maximum, &total, &out);
                 for (int j = 1; j < unit.splits; j++) {
                     float *maximum2, *total2, *out2;
@@ -249,9 +289,11 @@ class ForwardPass {
         *out = &w_.partial_out[(size_t)i * group * s_.head_dim];
     }
 
-    // residual += x W^T
-    void add_product(Walker& walker, const PackedMatrix& w, const Activations& x, Operator op) {
-        walker.each(op, w.tiles(), chunk(), [&](int tile) {
+    // residual += x W^T, or its RMS norm if `post_norm` has gains
+    void add_product(Walker& walker, const PackedMatrix& w, const Activations& x, Operator op,
+                     const std::vector<float>& post_norm) {
+        if (!post_norm.empty()) return add_normed_product(walker, w, x, op, post_norm);
+        walker.each(op, w.tiles(), chunk(b_.rows), [&](int tile) {
             const int width = std::min(kTileRows, dim_ - tile * kTileRows);
             chunks(b_.rows, [&](int t0, int t1) {
                 product(walker, w, tile, x, t0, t1, walker.buffer, kTileRows);
@@ -262,10 +304,26 @@ class ForwardPass {
         });
     }
 
-    // A unit is 32 rows of gate and the same 32 of up: SwiGLU and quantisation are its epilogue.
+    void add_normed_product(Walker& walker, const PackedMatrix& w, const Activations& x, Operator op,
+                            const std::vector<float>& post_norm) {
+        walker.each(op, w.tiles(), chunk(b_.rows), [&](int tile) {
+            chunks(b_.rows, [&](int t0, int t1) {
+                product(walker, w, tile, x, t0, t1, &w_.projected[(size_t)t0 * dim_ + tile * kTileRows],
+                        dim_);
+            });
+        });
+        walker.each(kNorm, b_.rows, 4, [&](int t) {
+            float* y = &w_.projected[(size_t)t * dim_];
+            k_.norm_float(y, post_norm.data(), s_.norm_eps, s_.dim, dim_, y);
+            k_.add(&w_.residual[(size_t)t * dim_], y, dim_);
+        });
+    }
+
+    // A unit is 32 rows of gate and the same 32 of up: activation and quantisation are its epilogue.
     void gate_up(Walker& walker, const Layer& layer) {
-        const Activations x = rows_of(w_.normed, dim_);
-        walker.each(kGateUp, ff_ / kQuantBlock, chunk(), [&](int unit) {
+        const auto activate = s_.activation == Activation::gelu ? k_.gelu_multiply : k_.silu_multiply;
+        walker.each(kGateUp, ff_ / kQuantBlock, chunk(b_.rows), [&](int unit) {
+            const Activations& x = normed(walker);
             chunks(b_.rows, [&](int t0, int t1) {
                 const int tiles = std::min(2, layer.gate.tiles() - unit * 2);
                 if (tiles < 2) std::memset(walker.buffer, 0, (size_t)(t1 - t0) * 64 * sizeof(float));
@@ -276,16 +334,26 @@ class ForwardPass {
                             64);
                 for (int t = t0; t < t1; t++) {
                     float* v = walker.buffer + (t - t0) * 64;
-                    k_.silu_multiply(v, v + 32, 32, v);
+                    activate(v, v + 32, 32, v);
                     store(w_.hidden, ff_, t, unit * 32, v, 32, {&layer.down});
                 }
             });
         });
     }
 
+    // The final norm's output itself, for embeddings.
+    void hidden(Walker& walker) {
+        walker.each(kNorm, b_.outputs, 4, [&](int r) {
+            float* y = &w_.normed.values[(size_t)r * dim_];
+            k_.norm_float(&w_.residual[(size_t)b_.output_rows[r] * dim_], m_.output_norm_.data(), s_.norm_eps,
+                          s_.dim, dim_, y);
+            std::memcpy(b_.hidden + (size_t)r * s_.dim, y, s_.dim * sizeof(float));
+        });
+    }
+
     void logits(Walker& walker, const PackedMatrix& head) {
-        const Activations x = rows_of(w_.normed, dim_);
-        walker.each(kHead, head.tiles(), b_.outputs <= kStaticRows ? 0 : 8, [&](int tile) {
+        walker.each(kHead, head.tiles(), b_.outputs <= kStreamRows ? 0 : 8, [&](int tile) {
+            const Activations& x = normed(walker);
             const int width = std::min(kTileRows, s_.vocab - tile * kTileRows);
             float* out = b_.logits + tile * kTileRows;
             if (width == kTileRows) return product(walker, head, tile, x, 0, b_.outputs, out, s_.vocab);
@@ -299,12 +367,11 @@ class ForwardPass {
     }
 
     Model& m_;
-    const Batch& b_;
+    const Batch b_;
     Workspace& w_;
     const ModelShape& s_;
     const KernelTable& k_;
     const int dim_, ff_, query_, attended_;  // padded lengths of rows (query_ has no padding)
-    const bool static_;
     const int precision_;
     const float query_scale_;
 };
@@ -314,45 +381,60 @@ void Model::prepare(const Batch& b) {
     const int query = shape_.heads * shape_.head_dim, attended = round_up(query, kQuantBlock);
     const int rows = std::max(b.rows, b.outputs);  // an output row may be asked for twice
     if (rows > work_.rows) {
-        const auto grow = [&](Workspace::Quantized& q, size_t padded) {
+        const auto grow = [](Workspace::Quantized& q, size_t rows, size_t padded) {
             const size_t scales = rows * (size_t)round_up((int)padded / kQuantBlock, 8);
             q.q.assign(rows * padded, 0), q.values.assign(rows * padded, 0), q.outlier_at.assign(scales, 0);
             for (auto* floats : {&q.scale, &q.sum, &q.outlier}) floats->assign(scales, 0);
+            q.bias.assign(scales, 0);
         };
         work_.rows = 0;  // stays so if an allocation fails half way
         work_.residual.assign((size_t)rows * dim,
                               0);  // padding is zero, and stays so: weights there are zero
+        if (shape_.post_norms) work_.projected.assign((size_t)rows * dim, 0);
         work_.query.assign((size_t)rows * query, 0);
         work_.attention.assign((size_t)rows * attended, 0);
-        grow(work_.normed, dim), grow(work_.attended, attended), grow(work_.hidden, ff);
+        grow(work_.normed, rows, dim), grow(work_.attended, rows, attended), grow(work_.hidden, rows, ff);
+        for (auto& scratch : work_.scratch) grow(scratch.normed, kOwnNormRows, dim);
         work_.splits_done.reset(new std::atomic<int>[(size_t)rows * shape_.kv_heads]);
         for (size_t i = 0; i < (size_t)rows * shape_.kv_heads; i++) work_.splits_done[i].store(0);
         work_.rows = rows;
     }
-    rope_.cover(*std::max_element(b.positions, b.positions + b.rows) + 1);
-    work_.units.clear();
-    int partials = 0;
-    for (int head = 0; head < shape_.kv_heads; head++)
-        for (int t = 0; t < b.rows; t++) {
-            const int splits = b.positions[t] / kSplitTokens + 1;
-            for (int i = 0; i < splits; i++)
-                work_.units.push_back({t, head, i, splits, splits > 1 ? partials++ : -1});
-        }
+    const int highest = *std::max_element(b.positions, b.positions + b.rows);
+    for (RopeTable& table : rope_) table.cover(highest + 1);
+    int partials = 0;  // the most of any layer
+    for (size_t i = 0; i < windows_.size(); i++) {
+        int used = 0;
+        work_.units[i] = units_in(b, windows_[i], &used);
+        partials = std::max(partials, used);
+    }
     const size_t group = shape_.heads / shape_.kv_heads;
     if (work_.partial_total.size() < partials * group) {
         work_.partial_maximum.resize(partials * group), work_.partial_total.resize(partials * group);
         work_.partial_out.resize(partials * group * shape_.head_dim);
     }
-    for (auto& counter : work_.counters) counter.next.store(0, std::memory_order_relaxed);
+}
+
+std::vector<Workspace::AttentionUnit> Model::units_in(const Batch& b, int window, int* partials) const {
+    std::vector<Workspace::AttentionUnit> units;
+    for (int head = 0; head < shape_.kv_heads; head++)
+        for (int t = 0; t < b.rows; t++) {
+            const int first = window ? std::max(b.positions[t] + 1 - window, 0) : 0;
+            const int begin = first / kSplitTokens, splits = b.positions[t] / kSplitTokens + 1 - begin;
+            for (int i = 0; i < splits; i++)
+                units.push_back({t, head, first, begin + i, i, splits, splits > 1 ? (*partials)++ : -1});
+        }
+    return units;
 }
 
 void Model::forward(const Batch& batch) {
     std::lock_guard lock(mutex_);
     check_batch(batch);
     if (batch.rows == 0) return;
+    pool_.settle();
     prepare(batch);
-    ForwardPass pass(*this, batch);
-    pool_.run([&](int thread) { pass.run(thread); });
+    // Shared with the threads: one that comes too late still finds the pass, and that it is over.
+    const auto pass = std::make_shared<ForwardPass>(*this, batch);
+    pool_.walk([pass](ThreadPool::Walk& walk) { pass->run(walk); });
 }
 
 }  // namespace tiltyard

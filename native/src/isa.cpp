@@ -10,30 +10,44 @@ namespace tiltyard {
 
 namespace {
 
-// AVX2, FMA and F16C in the CPU, and the operating system saves the ymm registers. Asked of CPUID directly
-// because
-// __builtin_cpu_supports needs a runtime library that not every toolchain ships.
-[[maybe_unused]] bool cpu_has_avx2() {
+enum class Isa { avx2, avx512, avx512_vnni };
+
+// Whether the CPU has the instructions and the operating system saves the registers. Asked of CPUID directly
+// because __builtin_cpu_supports needs a runtime library that not every toolchain ships.
+[[maybe_unused]] bool cpu_has(Isa isa) {
 #if defined(__x86_64__)
     unsigned a, b, c, d;
     if (!__get_cpuid(1, &a, &b, &c, &d)) return false;
     constexpr unsigned kFma = 1u << 12, kOsxsave = 1u << 27, kAvx = 1u << 28, kF16c = 1u << 29;
     constexpr unsigned kNeeded = kFma | kOsxsave | kAvx | kF16c;
     if ((c & kNeeded) != kNeeded) return false;
-    unsigned low, high;
-    asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    if ((low & 6) != 6) return false;
+    unsigned saved, high;
+    asm volatile("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+    constexpr unsigned kYmm = 0x6, kZmm = 0xe6;  // sse and avx; also masks and both halves of zmm
+    if ((saved & kYmm) != kYmm) return false;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-    return (b >> 5) & 1;
+    constexpr unsigned kAvx2 = 1u << 5, kF = 1u << 16, kDq = 1u << 17, kBw = 1u << 30, kVl = 1u << 31;
+    if (!(b & kAvx2)) return false;
+    if (isa == Isa::avx2) return true;
+    constexpr unsigned kWide = kF | kDq | kBw | kVl, kVnni = 1u << 11;
+    if ((b & kWide) != kWide || (saved & kZmm) != kZmm) return false;
+    return isa == Isa::avx512 || (c & kVnni);
 #else
+    (void)isa;
     return false;
 #endif
 }
 
 std::vector<const KernelTable*> tables() {
     std::vector<const KernelTable*> found;
+#ifdef TILTYARD_HAS_AVX512_VNNI
+    if (cpu_has(Isa::avx512_vnni)) found.push_back(&kernels_avx512_vnni);
+#endif
+#ifdef TILTYARD_HAS_AVX512
+    if (cpu_has(Isa::avx512)) found.push_back(&kernels_avx512);
+#endif
 #ifdef TILTYARD_HAS_AVX2
-    if (cpu_has_avx2()) found.push_back(&kernels_avx2);
+    if (cpu_has(Isa::avx2)) found.push_back(&kernels_avx2);
 #endif
     found.push_back(&kernels_scalar);
     return found;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "tiltyard/checksum.hpp"
 #include "tiltyard/isa.hpp"
 
 namespace tiltyard {
@@ -18,6 +19,8 @@ void check_range(const char* name, long value, long low, long high) {
         refuse(std::string(name) + " is " + std::to_string(value) + "; it must lie between " +
                std::to_string(low) + " and " + std::to_string(high));
 }
+
+void check_layers(const ModelShape& s);
 
 ModelShape checked(const ModelShape& s) {
     constexpr int kMost = 1 << 20;
@@ -37,7 +40,32 @@ ModelShape checked(const ModelShape& s) {
     if (s.rope_dim % 2) refuse("rope_dim is " + std::to_string(s.rope_dim) + ", not even");
     if (!(s.norm_eps > 0 && s.norm_eps < 1)) refuse("norm_eps must lie between 0 and 1, both excluded");
     if (!(s.rope_base >= 1 && s.rope_base <= 1e12)) refuse("rope_base must lie between 1 and 1e12");
+    if (!(s.query_scale >= 0 && s.query_scale <= 1e6)) refuse("query_scale must lie between 0 and 1e6");
+    if (!(s.embedding_scale > 0 && s.embedding_scale <= 1e6))
+        refuse("embedding_scale must lie above 0 and at most at 1e6");
+    check_layers(s);
     return s;
+}
+
+// What differs from layer to layer.
+void check_layers(const ModelShape& s) {
+    const auto one_each = [&](const char* name, const std::vector<int>& values, long highest) {
+        if (!values.empty() && values.size() != (size_t)s.layers)
+            refuse(std::string(name) + " has " + std::to_string(values.size()) +
+                   " values; expected one for each of " + std::to_string(s.layers) + " layers, or none");
+        for (int value : values) check_range(name, value, 0, highest);
+    };
+    one_each("windows", s.windows, 1 << 24);
+    one_each("layer_rope", s.layer_rope, std::max<long>(1, s.rope_tables.size()) - 1);
+    for (const RopeFrequencies& table : s.rope_tables) {
+        if (table.frequency.size() != (size_t)s.rope_dim / 2)
+            refuse("a table of rope_tables has " + std::to_string(table.frequency.size()) +
+                   " frequencies; rope_dim has " + std::to_string(s.rope_dim / 2) + " pairs");
+        for (double f : table.frequency)  // the argument reduction is exact up to 2^20 radians
+            if (!(f > 0 && f <= 1)) refuse("frequencies of rope_tables must lie above 0 and at most at 1");
+        if (!(table.amplitude > 0 && table.amplitude <= 100))
+            refuse("amplitudes of rope_tables must lie above 0 and at most at 100");
+    }
 }
 
 int checked_threads(int threads) {
@@ -50,10 +78,18 @@ int checked_threads(int threads) {
 Model::Model(const ModelShape& shape, int threads, const std::string& isa)
     : shape_(checked(shape)),
       kernels_(kernels_for(isa)),
-      pool_(checked_threads(threads)),
-      rope_(shape.rope_dim, shape.rope_base),
-      layers_(shape.layers) {
-    work_.counters = std::vector<Workspace::Counter>(shape.layers * 10 + 8);
+      layer_window_(shape.layers),
+      layers_(shape.layers),
+      pool_(checked_threads(threads)) {
+    for (const RopeFrequencies& table : shape.rope_tables) rope_.emplace_back(table);
+    if (rope_.empty()) rope_.emplace_back(plain_frequencies(shape.rope_dim, shape.rope_base));
+    for (int i = 0; i < shape.layers; i++) {
+        const int window = shape.windows.empty() ? 0 : shape.windows[i];
+        const auto at = std::find(windows_.begin(), windows_.end(), window);
+        layer_window_[i] = (int)(at - windows_.begin());
+        if (at == windows_.end()) windows_.push_back(window);
+    }
+    work_.units.resize(windows_.size());
     const int group = shape.heads / shape.kv_heads;
     work_.scratch.resize(threads);
     for (auto& scratch : work_.scratch) {
@@ -63,14 +99,51 @@ Model::Model(const ModelShape& shape, int threads, const std::string& isa)
     }
 }
 
-std::vector<float>* Model::vector_slot(const std::string& name) {
-    if (name == "output_norm.weight") return &output_norm_;
-    for (int i = 0; i < shape_.layers; i++) {
-        const std::string prefix = "blk." + std::to_string(i) + ".";
-        if (name == prefix + "attn_norm.weight") return &layers_[i].attention_norm;
-        if (name == prefix + "ffn_norm.weight") return &layers_[i].ff_norm;
+// The layer that a name such as "blk.12.attn_q.weight" speaks of, and the rest of it; or -1.
+int Model::layer_of(const std::string& name, std::string* rest) const {
+    if (name.rfind("blk.", 0) != 0) return -1;
+    const size_t dot = name.find('.', 4);
+    if (dot == std::string::npos || dot == 4 || dot > 8) return -1;
+    int index = 0;
+    for (size_t i = 4; i < dot; i++) {
+        if (name[i] < '0' || name[i] > '9') return -1;
+        index = index * 10 + (name[i] - '0');
     }
-    return nullptr;
+    *rest = name.substr(dot + 1);
+    return index < shape_.layers ? index : -1;
+}
+
+std::optional<Model::VectorSlot> Model::vector_slot(const std::string& name) {
+    const ModelShape& s = shape_;
+    if (name == "output_norm.weight") return VectorSlot{&output_norm_, s.dim};
+    if (name == "rope_freqs.weight" && s.rope_factors) return VectorSlot{&rope_factors_, s.rope_dim / 2};
+    std::string rest;
+    const int index = layer_of(name, &rest);
+    if (index < 0) return std::nullopt;
+    for (const auto& [known, vector, size] : vectors_of(layers_[index]))
+        if (rest == known) return VectorSlot{vector, size};
+    return std::nullopt;
+}
+
+// The vectors that a layer of this shape must have.
+std::vector<Model::NamedVector> Model::vectors_of(Layer& layer) const {
+    const ModelShape& s = shape_;
+    std::vector<NamedVector> all = {{"attn_norm.weight", &layer.attention_norm, s.dim},
+                                    {"ffn_norm.weight", &layer.ff_norm, s.dim}};
+    if (s.post_norms) {
+        all.push_back({"post_attention_norm.weight", &layer.attention_post_norm, s.dim});
+        all.push_back({"post_ffw_norm.weight", &layer.ff_post_norm, s.dim});
+    }
+    if (s.qk_norm) {
+        all.push_back({"attn_q_norm.weight", &layer.query_norm, s.head_dim});
+        all.push_back({"attn_k_norm.weight", &layer.key_norm, s.head_dim});
+    }
+    if (s.qkv_bias) {
+        all.push_back({"attn_q.bias", &layer.query_bias, s.heads * s.head_dim});
+        all.push_back({"attn_k.bias", &layer.key_bias, s.kv_heads * s.head_dim});
+        all.push_back({"attn_v.bias", &layer.value_bias, s.kv_heads * s.head_dim});
+    }
+    return all;
 }
 
 std::optional<Model::Slot> Model::matrix_slot(const std::string& name) {
@@ -79,17 +152,10 @@ std::optional<Model::Slot> Model::matrix_slot(const std::string& name) {
     const RowGroups query{s.heads * s.head_dim, s.head_dim}, key{s.kv_heads * s.head_dim, s.head_dim};
     if (name == "token_embd.weight") return Slot{&embedding_, vocab, s.dim};
     if (name == "output.weight" && !s.tied_embeddings) return Slot{&output_, vocab, s.dim};
-    if (name.rfind("blk.", 0) != 0) return std::nullopt;
-    const size_t dot = name.find('.', 4);
-    if (dot == std::string::npos || dot == 4 || dot > 8) return std::nullopt;
-    int index = 0;
-    for (size_t i = 4; i < dot; i++) {
-        if (name[i] < '0' || name[i] > '9') return std::nullopt;
-        index = index * 10 + (name[i] - '0');
-    }
-    if (index >= s.layers) return std::nullopt;
+    std::string rest;
+    const int index = layer_of(name, &rest);
+    if (index < 0) return std::nullopt;
     Layer& layer = layers_[index];
-    const std::string rest = name.substr(dot + 1);
     if (rest == "attn_q.weight") return Slot{&layer.query, query, s.dim};
     if (rest == "attn_k.weight") return Slot{&layer.key, key, s.dim};
     if (rest == "attn_v.weight") return Slot{&layer.value, key, s.dim};
@@ -104,16 +170,16 @@ void Model::set_tensor(const std::string& name, GgmlType type, const uint8_t* ra
                        std::optional<GgmlType> requantize) {
     std::lock_guard lock(mutex_);
     if (finished_) refuse(name + ": the model is finished; make a new one to change its weights");
-    if (std::vector<float>* vector = vector_slot(name)) {
+    if (const std::optional<VectorSlot> slot = vector_slot(name)) {
         if (type != GgmlType::f32 && type != GgmlType::f16)
-            refuse(name + ": a norm must be F32 or F16, not " + ggml_name(type));
-        if (requantize) refuse(name + ": a norm cannot be requantized");
-        if (bytes != shape_.dim * block_bytes(type))
-            refuse(name + ": " + std::to_string(bytes) + " bytes, but " + std::to_string(shape_.dim) +
+            refuse(name + ": a norm or a bias must be F32 or F16, not " + ggml_name(type));
+        if (requantize) refuse(name + ": a norm or a bias cannot be requantized");
+        if (bytes != slot->size * block_bytes(type))
+            refuse(name + ": " + std::to_string(bytes) + " bytes, but " + std::to_string(slot->size) +
                    " values of " + ggml_name(type) + " are " +
-                   std::to_string(shape_.dim * block_bytes(type)));
-        vector->assign(round_up(shape_.dim, kQuantBlock), 0.0f);
-        decode_row(type, raw, shape_.dim, vector->data());
+                   std::to_string(slot->size * block_bytes(type)));
+        slot->vector->assign(round_up(slot->size, kQuantBlock), 0.0f);
+        decode_row(type, raw, slot->size, slot->vector->data());
         return;
     }
     const std::optional<Slot> slot = matrix_slot(name);
@@ -121,28 +187,35 @@ void Model::set_tensor(const std::string& name, GgmlType type, const uint8_t* ra
         refuse("tensor '" + name + "' does not belong to this model: it has " +
                std::to_string(shape_.layers) + " layers and " + (shape_.tied_embeddings ? "tied" : "untied") +
                " embeddings");
-    if (!requantize || *requantize == type) {
-        *slot->matrix = PackedMatrix(name, type, raw, bytes, slot->rows, slot->columns);
-        return;
-    }
-    if (*requantize != GgmlType::q4_0 && *requantize != GgmlType::q8_0)
+    if (requantize && *requantize != type && *requantize != GgmlType::q4_0 && *requantize != GgmlType::q8_0)
         refuse(name + ": can requantize to Q4_0 (2) or Q8_0 (8), not to " + ggml_name(*requantize));
-    if (slot->columns % kQuantBlock)
-        refuse(name + ": " + std::to_string(slot->columns) +
-               " columns do not fill blocks of 32, so it cannot be requantized");
-    const size_t row = (size_t)slot->columns / block_values(type) * block_bytes(type);
-    if (bytes != row * slot->rows.rows)
-        refuse(name + ": " + std::to_string(bytes) + " bytes, but its shape needs " +
-               std::to_string(row * slot->rows.rows));
-    const size_t new_row = (size_t)slot->columns / kQuantBlock * block_bytes(*requantize);
-    std::vector<float> values(slot->columns);
-    std::vector<uint8_t> encoded(new_row * slot->rows.rows);
-    for (int r = 0; r < slot->rows.rows; r++) {
-        decode_row(type, raw + r * row, slot->columns, values.data());
-        encode_row(*requantize, values.data(), slot->columns, encoded.data() + r * new_row);
-    }
-    *slot->matrix =
-        PackedMatrix(name, *requantize, encoded.data(), encoded.size(), slot->rows, slot->columns);
+    *slot->matrix = PackedMatrix(name, type, raw, bytes, slot->rows, slot->columns, requantize, &pool_);
+}
+
+void Model::set_packed(const std::string& name, int form, const uint8_t* tiles, size_t bytes,
+                       uint64_t checksum, std::shared_ptr<const void> keeper) {
+    std::lock_guard lock(mutex_);
+    if (finished_) refuse(name + ": the model is finished; make a new one to change its weights");
+    const std::optional<Slot> slot = matrix_slot(name);
+    if (!slot) refuse("matrix '" + name + "' does not belong to this model");
+    check_range("form", form, 0, kWeightForms - 1);
+    PackedMatrix packed(name, static_cast<WeightForm>(form), tiles, bytes, slot->rows, slot->columns,
+                        std::move(keeper));
+    if (Checksum::of(&pool_, tiles, bytes) != checksum)
+        refuse(name + ": the packed weights do not have their checksum; they are damaged");
+    *slot->matrix = std::move(packed);
+}
+
+const PackedMatrix& Model::packed_matrix(const std::string& name) {
+    std::lock_guard lock(mutex_);
+    const std::optional<Slot> slot = matrix_slot(name);
+    if (!slot || slot->matrix->empty()) refuse("matrix '" + name + "' does not belong to this model");
+    return *slot->matrix;
+}
+
+uint64_t Model::checksum(const uint8_t* data, size_t bytes) {
+    std::lock_guard lock(mutex_);
+    return Checksum::of(&pool_, data, bytes);
 }
 
 void Model::finish() {
@@ -156,11 +229,11 @@ void Model::finish() {
     need(!embedding_.empty(), "token_embd.weight");
     if (!shape_.tied_embeddings) need(!output_.empty(), "output.weight");
     need(!output_norm_.empty(), "output_norm.weight");
+    if (shape_.rope_factors) need(!rope_factors_.empty(), "rope_freqs.weight");
     for (int i = 0; i < shape_.layers; i++) {
-        const Layer& layer = layers_[i];
+        Layer& layer = layers_[i];
         const std::string prefix = "blk." + std::to_string(i) + ".";
-        need(!layer.attention_norm.empty(), prefix + "attn_norm.weight");
-        need(!layer.ff_norm.empty(), prefix + "ffn_norm.weight");
+        for (const auto& [name, vector, size] : vectors_of(layer)) need(!vector->empty(), prefix + name);
         need(!layer.query.empty(), prefix + "attn_q.weight");
         need(!layer.key.empty(), prefix + "attn_k.weight");
         need(!layer.value.empty(), prefix + "attn_v.weight");
@@ -171,6 +244,12 @@ void Model::finish() {
     }
     if (count)
         refuse(std::to_string(count) + " tensors are missing: " + missing + (count > 8 ? ", ..." : ""));
+    if (shape_.rope_factors) {
+        for (int i = 0; i < shape_.rope_dim / 2; i++)
+            if (!(rope_factors_[i] >= 1 && rope_factors_[i] <= 1e6))
+                refuse("rope_freqs.weight[" + std::to_string(i) + "] must lie between 1 and 1e6");
+        rope_[0].divide(rope_factors_);
+    }
     arrange_weights();
     finished_ = true;
 }
@@ -204,7 +283,7 @@ void Model::arrange_weights() {
     if (!output_.empty()) append(output_);
     weights_ = MappedMemory(size);
     for (const Place& place : places)
-        place.matrix->move_to(weights_.data() + place.offset, place.run, place.period);
+        place.matrix->move_to(weights_.data() + place.offset, place.run, place.period, &pool_);
 }
 
 void Model::allocate_kv(int blocks, KvPrecision precision) {

@@ -4,9 +4,16 @@
 
 namespace tiltyard {
 
-RopeTable::RopeTable(int dimensions, double base) : frequency_(dimensions / 2) {
+RopeFrequencies plain_frequencies(int dimensions, double base) {
+    RopeFrequencies plain;
     const double log_base = exact_log(base);
-    for (int i = 0; i < pairs(); i++) frequency_[i] = exact_exp(-(2.0 * i / dimensions) * log_base);
+    for (int i = 0; i < dimensions / 2; i++)
+        plain.frequency.push_back(exact_exp(-(2.0 * i / dimensions) * log_base));
+    return plain;
+}
+
+void RopeTable::divide(const std::vector<float>& factors) {
+    for (int i = 0; i < pairs(); i++) f_.frequency[i] /= factors[i];
 }
 
 void RopeTable::cover(int positions) {
@@ -16,9 +23,9 @@ void RopeTable::cover(int positions) {
     for (; rows_ < positions; rows_++)
         for (int i = 0; i < pairs(); i++) {
             double sine, cosine;
-            exact_sincos(rows_ * frequency_[i], &sine, &cosine);
+            exact_sincos(rows_ * f_.frequency[i], &sine, &cosine);
             float* row = table_.data() + (size_t)rows_ * pairs() * 2;
-            row[i] = (float)cosine, row[pairs() + i] = (float)sine;
+            row[i] = (float)(cosine * f_.amplitude), row[pairs() + i] = (float)(sine * f_.amplitude);
         }
 }
 

@@ -1,12 +1,20 @@
 #include "tiltyard/thread_pool.hpp"
 
+#include <chrono>
+
 namespace tiltyard {
 
 namespace {
 
-constexpr int kBarrierSpins = 4000;  // tens of microseconds: longer than a balanced phase needs
-constexpr int kJobSpins = 8000;      // covers the gap between two engine steps
-constexpr int kYields = 50;          // let a preempted peer run before paying for a sleep
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+
+// Waiting is in three steps, so that it is fast when cores are free and cheap when they are not: spin, give
+// the core away a few times, then sleep. A core that falls idle takes over the preempted peer that all wait
+// for, so sleep comes soon. An idle pool uses no CPU.
+constexpr microseconds kPhaseSpin{60};  // longer than balanced threads differ
+constexpr microseconds kJobSpin{60};    // covers the gap between two engine steps that follow at once
+constexpr int kYields = 4;
 
 inline void relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -16,58 +24,113 @@ inline void relax() {
 #endif
 }
 
-void wait_while(const std::atomic<uint32_t>& word, uint32_t old, int spins) {
-    for (int i = 0; i < spins; i++) {
-        if (word.load(std::memory_order_acquire) != old) return;
-        relax();
-    }
+// Until ready(value of word): true for good once it is true, and announced by notify_all.
+template <class Ready>
+uint32_t wait_until(const std::atomic<uint32_t>& word, microseconds spin, Ready ready) {
+    uint32_t seen;
+    const auto is_ready = [&] { return ready(seen = word.load(std::memory_order_acquire)); };
+    if (is_ready()) return seen;
+    const auto end = Clock::now() + spin;
+    do {
+        for (int i = 0; i < 16; i++) {
+            if (is_ready()) return seen;
+            relax();
+        }
+    } while (Clock::now() < end);
     for (int i = 0; i < kYields; i++) {
-        if (word.load(std::memory_order_acquire) != old) return;
+        if (is_ready()) return seen;
         std::this_thread::yield();
     }
-    while (word.load(std::memory_order_acquire) == old) word.wait(old, std::memory_order_acquire);
+    while (!is_ready()) word.wait(seen, std::memory_order_acquire);
+    return seen;
+}
+
+constexpr uint64_t packed(uint32_t phase, int first, int end) {
+    return (uint64_t)phase << 32 | (uint64_t)first << 16 | (uint64_t)end;
 }
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) : threads_(threads) {
+ThreadPool::ThreadPool(int threads) : threads_(threads), shares_(new Share[threads]) {
     for (int i = 1; i < threads; i++) workers_.emplace_back([this, i] { work(i); });
 }
 
 ThreadPool::~ThreadPool() {
     stopping_ = true;
-    epoch_.fetch_add(1, std::memory_order_release);
-    epoch_.notify_all();
+    state_.fetch_add(1);
+    state_.notify_all();
     for (auto& worker : workers_) worker.join();
 }
 
-void ThreadPool::run(const std::function<void(int)>& job) {
-    job_ = &job;
-    epoch_.fetch_add(1, std::memory_order_release);
-    if (threads_ > 1) epoch_.notify_all();  // no system call unless somebody sleeps
-    job(0);
-    barrier();
+void ThreadPool::settle() const {
+    while (inside_.load() != 0) std::this_thread::yield();
 }
 
-void ThreadPool::barrier() {
-    if (threads_ == 1) return;
-    const uint32_t generation = generation_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == threads_ - 1) {
-        arrived_.store(0, std::memory_order_relaxed);
-        generation_.store(generation + 1, std::memory_order_release);
-        generation_.notify_all();
-        return;
+void ThreadPool::run(const std::function<void(int)>& job) {
+    walk([&job](Walk& walk) { job(walk.thread); });
+    settle();
+}
+
+// A worker first says that it is inside, then looks whether the job is open; we close the job, then look
+// whether anybody is inside. In whichever order these four fall, nobody is in a job that is being replaced.
+void ThreadPool::walk(Job job) {
+    if (threads_ == 1) {
+        Walk walk(*this, 0);
+        return job(walk);
     }
-    wait_while(generation_, generation, kBarrierSpins);
+    settle();
+    job_ = std::move(job);
+    phase_ = next_phase_, target_ = done_.load();
+    for (int i = 0; i < threads_; i++) shares_[i].word.store(packed(phase_, 0, 0));
+    Walk walk(*this, 0);
+    state_.fetch_add(1);
+    state_.notify_all();  // no system call unless somebody sleeps
+    job_(walk);
+    state_.fetch_add(1);
+    next_phase_ = walk.phase_;
 }
 
 void ThreadPool::work(int thread) {
-    for (uint32_t seen = 0;; seen++) {
-        wait_while(epoch_, seen, kJobSpins);
+    for (uint32_t last = 0;;) {
+        const uint32_t state = wait_until(state_, kJobSpin, [&](uint32_t now) {
+            return stopping_.load() || (now % 2 == 1 && now != last);
+        });
         if (stopping_) return;
-        (*job_)(thread);
-        barrier();
+        inside_.fetch_add(1);
+        if (state_.load() == state) {
+            Walk walk(*this, thread);
+            job_(walk);
+        }
+        inside_.fetch_sub(1);
+        last = state;
     }
+}
+
+int ThreadPool::take(int victim, uint32_t phase, int pieces, bool front) {
+    std::atomic<uint64_t>& word = shares_[victim].word;
+    uint64_t seen = word.load(std::memory_order_acquire);
+    while (true) {
+        const auto ahead = (int32_t)((uint32_t)(seen >> 32) - phase);
+        if (ahead > 0) return -1;  // the phase is over, we are late
+        int first = (int)(seen >> 16 & 0xffff), end = (int)(seen & 0xffff);
+        if (ahead < 0) {  // nobody has taken from this share yet
+            first = (int)((int64_t)pieces * victim / threads_);
+            end = (int)((int64_t)pieces * (victim + 1) / threads_);
+        }
+        if (first == end) return -1;
+        const int piece = front ? first++ : --end;
+        if (word.compare_exchange_weak(seen, packed(phase, first, end), std::memory_order_acq_rel,
+                                       std::memory_order_acquire))
+            return piece;
+    }
+}
+
+void ThreadPool::finish_piece(uint32_t target) {
+    if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == target) done_.notify_all();
+}
+
+void ThreadPool::await(uint32_t target) {
+    wait_until(done_, kPhaseSpin, [&](uint32_t done) { return (int32_t)(done - target) >= 0; });
 }
 
 }  // namespace tiltyard

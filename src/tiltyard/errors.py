@@ -10,6 +10,7 @@
     ├── NotFound                  404  no such model, battle, generation, identity
     ├── Conflict                  409  a single-use thing was used, or the state moved on
     ├── Overloaded                429  try again after `retry_after_s`
+    ├── DeadlineExceeded          504  the request's own deadline passed before there was an answer
     ├── Unavailable               503  no worker can take the work now
     ├── UpstreamFailed            502  a worker broke its promise
     ├── ConfigurationError        500  tiltyard.toml or a flag is wrong
@@ -97,6 +98,14 @@ class Overloaded(TiltyardError):
     def __init__(self, message: str, *, retry_after_s: float, param: str | None = None) -> None:
         super().__init__(message, param=param)
         self.retry_after_s = retry_after_s
+
+
+class DeadlineExceeded(TiltyardError):
+    """The deadline that the request brought passed before a token of its answer came; `param` names the header."""
+
+    status = 504
+    kind = "deadline_error"
+    default_code = "deadline_exceeded"
 
 
 class Unavailable(TiltyardError):

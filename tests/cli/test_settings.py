@@ -21,7 +21,7 @@ SAMPLING = f"{GOOD}sampling = "
 DIGITS = "write 64 hex digits"
 NO_NAME = "is no name; use up to 64 letters, digits, '.', '_' and '-', a letter or digit first"
 IDENTITY_KEYS = (
-    "model, quantization, kv_precision, chat_template, system_prompt, sampling, organization, license, "
+    "model, quantization, kv_precision, rope_scaling, chat_template, system_prompt, sampling, organization, license, "
     "description"
 )
 
@@ -43,7 +43,7 @@ IDENTITY_KEYS = (
         (f"{GOOD}[server]\ndrain_seconds = inf", "server.drain_seconds: this is inf; it must be a finite number"),
         (f"{GOOD}[workers]\nthreads = 0", 'workers.threads: this is 0; it must be a whole number from 1 to 1,024, or "auto"'),
         (f'{GOOD}[workers]\nthreads = "all"', "workers.threads: this is 'all'; it must be a whole number from 1 to 1,024, or \"auto\""),
-        (f'{GOOD}[workers]\nisa = "avx9"', "workers.isa: this is 'avx9'; it must be 'auto', 'scalar' or 'avx2'"),
+        (f'{GOOD}[workers]\nisa = "avx9"', "workers.isa: this is 'avx9'; it must be 'auto', 'avx512_vnni', 'avx512', 'avx2', 'neon' or 'scalar'"),
         (f'{GOOD}[arena]\ncontestants = "x"', "arena.contestants: this is 'x'; it must be a list of identity names"),
         (f"{GOOD}[arena]\ncontestants = [5]", "arena.contestants: this is 5; it must be a list of identity names"),
         (f'{GOOD}[arena]\ncontestants = ["y"]', "arena.contestants: there is no identity 'y'; declared: x"),

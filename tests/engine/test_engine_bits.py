@@ -22,7 +22,7 @@ from tiltyard.engine.engine import Engine, EngineConfig
 from tiltyard.engine.request import EngineCounters, EngineRequest, SamplingSettings
 from tiltyard.engine.speculation import Speculation
 from tiltyard.kernels import NativeModel, available_isas
-from tiltyard.models.architecture import LlamaArchitecture
+from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
 from tiltyard.models.tokenizer import Tokenizer
 from tiltyard.worker.load import load_native
@@ -79,7 +79,7 @@ def load(gguf: GgufFile) -> Loader:
         quantization: Literal["as-stored", "q4_0", "q8_0"] = "as-stored",
     ) -> NativeModel:
         model = load_native(
-            gguf, LlamaArchitecture.from_gguf(gguf), quantization=quantization, threads=threads, isa=isa
+            gguf, Architecture.from_gguf(gguf), quantization=quantization, threads=threads, isa=isa
         )
         model.allocate_kv(BLOCKS, precision)
         return model

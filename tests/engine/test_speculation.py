@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiltyard.engine.engine import Engine
+from tiltyard.engine.fairness import FairnessConfig, FairShares
 from tiltyard.engine.prompt_lookup import PromptLookup
 from tiltyard.engine.request import EmittedToken, EngineRequest
 from tiltyard.engine.sequence import RunningSequence
@@ -272,7 +273,8 @@ def test_prompt_lookup_learns_from_answers_that_do_not_repeat() -> None:
 
 
 def sequence_of(tokens: list[int]) -> RunningSequence:
-    return RunningSequence(request("s", tokens, 60), 32)
+    one = request("s", tokens, 60)
+    return RunningSequence(one, 32, FairShares(FairnessConfig()).account(one))
 
 
 COSTS = StepCosts((1, 2, 4, 8, 16), (1.0, 1.2, 1.6, 3.2, 6.4))

@@ -2,7 +2,7 @@
 
 It speaks the worker's protocol (`tiltyard.wire.worker`). The last user message, or the prompt, is the script:
 `!count N` says N numbers, `!die N` kills the process after N, `!cut N` ends the stream after N without a
-word, `!error N` sends an error frame after N, `!wait` says nothing, `!refuse` answers 400, `!pieces` says
+word, `!error N` sends an error frame after N, `!wait` says nothing, `!refuse` answers 400, `!late` 504, `!pieces` says
 Chinese and emoji; anything else is said back. `TILTYARD_STAND_IN_FAIL` makes it fail while it loads.
 """
 
@@ -33,6 +33,7 @@ from tiltyard.wire.openai import ChatCompletionRequest, parse_chat_request, pars
 from tiltyard.wire.sse import DONE_FRAME, frame
 from tiltyard.wire.worker import FinishedAnswer, FinishedChoice, IdentityStatus, WorkerSpec, WorkerStatus
 
+TERMS = ("x-tiltyard-class", "x-tiltyard-queue-deadline-ms", "x-tiltyard-deadline-ms")
 PIECES = ["你", "好，", "世", "界", "！", "👩‍👩‍👧", "🎏", " 漢字"]
 
 
@@ -68,6 +69,7 @@ class StandIn:
         self.running = 0
         self.served: list[str] = []
         self.bodies: list[dict[str, object]] = []
+        self.terms: list[dict[str, str]] = []
         self.state = "ready"
         self.app = Starlette(
             routes=[
@@ -102,6 +104,10 @@ class StandIn:
         self.served.append(generation)
         text = asked.messages[-1].content if isinstance(asked, ChatCompletionRequest) else str(asked.prompt)
         verb, _, count = text.partition(" ")
+        self.terms.append({k: v for k, v in request.headers.items() if k in TERMS})
+        if verb == "!late":
+            error = {"message": "late", "type": "deadline_error", "param": "x-tiltyard-queue-deadline-ms"}
+            return JSONResponse({"error": {**error, "code": "deadline_exceeded"}}, 504)
         if verb == "!refuse":
             error = {"message": "too long", "type": "invalid_request_error", "param": "messages"}
             return JSONResponse({"error": {**error, "code": "context_length_exceeded"}}, 400)

@@ -227,6 +227,34 @@ def test_a_workers_refusal_reaches_the_client(stage: Stage, client: OpenAI) -> N
     assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "messages")
 
 
+def test_class_and_deadlines_go_on_to_the_worker_and_into_the_event(stage: Stage, client: OpenAI) -> None:
+    headers = {"x-tiltyard-class": "batch", "x-tiltyard-deadline-ms": "90000"}
+    answer = client.chat.completions.create(model="chat", messages=say("hello"), extra_headers=headers)
+    terms = stage.workers[0].terms[-1]
+    assert terms["x-tiltyard-class"] == "batch"
+    assert 60_000 < int(terms["x-tiltyard-deadline-ms"]) <= 90_000  # what is left of it
+    assert recorded(stage, answer.id).service_class == "batch"
+    client.chat.completions.create(model="chat", messages=say("hello"))
+    assert stage.workers[0].terms[-1] == {"x-tiltyard-class": "interactive"}
+
+
+def test_a_deadline_that_passed_is_504_and_recorded_as_such(stage: Stage, client: OpenAI) -> None:
+    with pytest.raises(openai.InternalServerError) as caught:
+        client.chat.completions.create(model="chat", messages=say("!late"))
+    assert (caught.value.status_code, caught.value.code) == (504, "deadline_exceeded")
+    assert caught.value.param == "x-tiltyard-queue-deadline-ms"
+    event = recorded(stage, stage.workers[0].served[-1])
+    assert (event.choices[0].finish_reason, event.error) == ("deadline", "deadline_exceeded")
+
+
+def test_a_class_that_does_not_exist_is_refused_by_the_headers_name(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(
+            model="chat", messages=say("hello"), extra_headers={"x-tiltyard-class": "vip"}
+        )
+    assert caught.value.param == "x-tiltyard-class"
+
+
 def test_a_request_goes_to_another_worker_when_the_first_refuses_before_a_byte(
     log: EventLog, tmp_path: Path
 ) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tiltyard.identity.rope import RopeScaling
 from tiltyard.kernels import BLOCK_TOKENS, NativeModel
 from tiltyard.kernels.reference import Matrix, Shape, decode
+from tiltyard.kernels.rope import rope_table
 
 F32, F16, Q4_0, Q4_1, Q8_0 = 0, 1, 2, 3, 8
 BLOCK_BYTES = {F32: 4, F16: 2, Q4_0: 18, Q4_1: 20, Q8_0: 34}
@@ -66,6 +68,17 @@ class SmallModel:
             }
             for name in ("attn_norm.weight", "ffn_norm.weight"):
                 self.norms[at + name] = rng.uniform(0.5, 1.5, s.dim).astype(np.float32)
+            if s.post_norms:
+                for name in ("post_attention_norm.weight", "post_ffw_norm.weight"):
+                    self.norms[at + name] = rng.uniform(0.1, 0.5, s.dim).astype(np.float32)
+            if s.qk_norm:
+                for name in ("attn_q_norm.weight", "attn_k_norm.weight"):
+                    self.norms[at + name] = rng.uniform(0.5, 1.5, s.head_dim).astype(np.float32)
+            if s.qkv_bias:
+                for name, size in (("attn_q.bias", heads), ("attn_k.bias", kv), ("attn_v.bias", kv)):
+                    self.norms[at + name] = rng.standard_normal(size).astype(np.float32)
+        if s.rope_factors:
+            self.norms["rope_freqs.weight"] = rng.uniform(1, 8, s.rope_dim // 2).astype(np.float32)
         for name, (rows, columns) in sizes.items():
             kind = int(rng.choice(self.types))
             data = random_bytes(kind, rows, columns, rng)
@@ -95,6 +108,17 @@ class SmallModel:
             rope_base=s.rope_base,
             rope_dim=s.rope_dim,
             tied_embeddings=self.tied,
+            activation=s.activation,
+            rope_style=s.rope_style,
+            qkv_bias=s.qkv_bias,
+            qk_norm=s.qk_norm,
+            post_norms=s.post_norms,
+            embedding_scale=s.embedding_scale,
+            query_scale=s.query_scale,
+            windows=s.windows,
+            rope_tables=s.rope_tables,
+            layer_rope=s.layer_rope,
+            rope_factors=s.rope_factors,
             threads=threads,
             isa=isa,
         )
@@ -145,6 +169,59 @@ SMALL = Shape(
     rope_base=10000.0,
     rope_dim=32,
 )
+
+LOCAL_AND_SCALED = (
+    rope_table(32, 1e4),
+    rope_table(32, 1e6, RopeScaling(type="yarn", factor=4.0, original_context=256)),
+)
+FAMILIES = {
+    "mistral": replace(SMALL, n_layers=1, windows=(20,)),
+    "qwen2": replace(SMALL, n_layers=1, rope_style="halves", qkv_bias=True),
+    "qwen3": replace(
+        SMALL, rope_style="halves", qk_norm=True, n_heads=5, n_kv_heads=1, head_dim=40, rope_dim=32, dim=80
+    ),
+    "gemma3": replace(
+        SMALL,
+        activation="gelu",
+        rope_style="halves",
+        qk_norm=True,
+        post_norms=True,
+        embedding_scale=96**0.5,
+        query_scale=0.2,
+        windows=(24, 0),
+        rope_tables=LOCAL_AND_SCALED,
+        layer_rope=(0, 1),
+    ),
+    "gemma3 with heads of 256": replace(
+        SMALL,
+        activation="gelu",
+        rope_style="halves",
+        qk_norm=True,
+        post_norms=True,
+        n_layers=1,
+        n_heads=4,
+        n_kv_heads=1,
+        head_dim=256,
+        rope_dim=256,
+        windows=(33,),
+    ),
+    "llama 3": replace(SMALL, n_layers=1, rope_factors=True, rope_base=5e5),
+    "everything at once": replace(
+        SMALL,
+        activation="gelu",
+        qkv_bias=True,
+        qk_norm=True,
+        post_norms=True,
+        head_dim=24,
+        rope_dim=24,
+        n_heads=4,
+        dim=72,
+        ff_dim=88,
+        windows=(0, 7),
+        rope_factors=True,
+    ),
+}
+"""The option sets of the families, as the kernels see them."""
 
 
 @dataclass(frozen=True)

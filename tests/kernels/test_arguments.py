@@ -155,7 +155,7 @@ def test_a_model_says_which_tensors_it_lacks() -> None:
         ("blk..attn_q.weight", Q4_1, 0, "does not belong"),
         ("blk.99999999999999.attn_q.weight", Q4_1, 0, "does not belong"),
         ("output.weight", F32, 0, "tied embeddings"),
-        ("output_norm.weight", Q4_1, 40, "a norm must be F32 or F16"),
+        ("output_norm.weight", Q4_1, 40, "a norm or a bias must be F32 or F16"),
         ("output_norm.weight", F32, 4, "64 values of F32 are 256"),
     ],
 )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kernel_models import F16, F32, Q4_0, Q4_1, Q8_0, SMALL, SmallModel, run
+from kernel_models import F16, F32, FAMILIES, Q4_0, Q4_1, Q8_0, SMALL, SmallModel, run
 
 from tiltyard.kernels import available_isas
 from tiltyard.kernels.reference import decode, forward_exact, forward_float
@@ -33,6 +33,10 @@ MODELS = {
         replace(SMALL, n_layers=1, n_heads=4, n_kv_heads=2, head_dim=72, rope_dim=72), types=(Q4_1,), seed=9
     ),
 }
+MODELS |= {
+    name: SmallModel(shape, types=(F32, F16) if shape.dim % 32 else (F32, Q4_1, Q8_0), seed=40 + i)
+    for i, (name, shape) in enumerate(FAMILIES.items())
+}
 
 
 @pytest.mark.parametrize("kv", ["f16", "int8"])
@@ -46,10 +50,13 @@ def test_every_isa_gives_the_bits_of_the_reference(name: str, kv: str) -> None:
         assert got.tobytes() == expected.tobytes(), isa
 
 
-def test_attention_splits_are_merged_as_the_contract_says() -> None:
+@pytest.mark.parametrize("window", [0, 270])
+def test_attention_splits_are_merged_as_the_contract_says(window: int) -> None:
+    """With a window of 270 the last rows see parts of two splits, or of three, or the first not at all."""
     shape = replace(
         SMALL, n_layers=1, n_heads=1, n_kv_heads=1, head_dim=8, dim=32, ff_dim=32, rope_dim=8, vocab_size=16
     )
+    shape = replace(shape, windows=(window,))
     model = SmallModel(shape, types=(F32,), seed=2)
     tokens = np.random.default_rng(2).integers(0, 16, 521).tolist()  # three splits of 256 positions
     expected = forward_exact(shape, model.matrices, model.norms, tokens, "f16")

@@ -14,7 +14,7 @@ from tiltyard.errors import ConfigurationError, ModelRejected
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import DefaultSampling, Deployment
 from tiltyard.identity.store import IdentityStore
-from tiltyard.models.architecture import LlamaArchitecture
+from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
 from tiltyard.models.resolve import ResolvedIdentity, resolve, stored_types
 from tiltyard.models.template import PlainTemplate
@@ -31,7 +31,7 @@ def resolved(path: Path, base_dir: Path = Path(), **changes: Any) -> ResolvedIde
 def test_the_default_model_has_the_shape_that_its_authors_published(model_path: Path) -> None:
     """SmolLM2-135M's config.json: 30 layers, 9 heads, 3 key-value heads, width 576, feed-forward 1536."""
     identity = resolved(model_path)
-    assert identity.architecture == LlamaArchitecture(
+    assert identity.architecture == Architecture(
         n_layers=30,
         n_heads=9,
         n_kv_heads=3,
@@ -164,7 +164,7 @@ def small_tensors() -> dict[str, Any]:
 
 def test_a_small_model_is_read_with_the_formats_defaults(write_gguf: Callable[..., Path]) -> None:
     with GgufFile.open(write_gguf(SMALL, small_tensors())) as gguf:
-        architecture = LlamaArchitecture.from_gguf(gguf)
+        architecture = Architecture.from_gguf(gguf)
         assert stored_types(gguf) == ("F32",)
     assert (architecture.head_dim, architecture.rope_base, architecture.vocab_size) == (4, 10_000.0, 10)
 
@@ -172,7 +172,10 @@ def test_a_small_model_is_read_with_the_formats_defaults(write_gguf: Callable[..
 @pytest.mark.parametrize(
     ("metadata", "said"),
     [
-        ({"general.architecture": "gemma"}, "architecture 'gemma' is not supported; supported: 'llama'"),
+        (
+            {"general.architecture": "gemma"},
+            "architecture 'gemma' is not supported; supported: 'llama', 'qwen2', 'qwen3', 'gemma3'",
+        ),
         ({"llama.block_count": None}, "'llama.block_count' is missing"),
         ({"llama.block_count": 0}, "'llama.block_count' is 0"),
         ({"llama.block_count": 2**31}, "'llama.block_count' is 2147483648"),
@@ -184,7 +187,16 @@ def test_a_small_model_is_read_with_the_formats_defaults(write_gguf: Callable[..
         ({"llama.rope.dimension_count": 6}, "at most 4"),
         ({"llama.attention.layer_norm_rms_epsilon": float("nan")}, "is nan; expected a positive number"),
         ({"llama.attention.layer_norm_rms_epsilon": -1.0}, "is -1.0"),
-        ({"llama.rope.scaling.type": "yarn"}, "RoPE scaling 'yarn' is not supported yet"),
+        ({"llama.rope.scaling.type": "longrope"}, "is 'longrope'; supported: none, linear, yarn"),
+        (
+            {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 2000.0},
+            "RoPE scaling is wrong: factor Input should be less than or equal to 1024",
+        ),
+        (
+            {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.attn_factor": 0.5},
+            "'llama.rope.scaling.attn_factor' is 0.5; only 1 is supported",
+        ),
+        ({"llama.final_logit_softcapping": 30.0}, "'llama.final_logit_softcapping' is set"),
         ({"llama.expert_count": 8}, "mixture of 8 experts"),
         ({"llama.vocab_size": 11}, "'llama.vocab_size' is 11, but the embedding has 10 rows"),
         ({"llama.feed_forward_length": 32}, "'blk.0.ffn_gate.weight' has shape (16, 8); expected (32, 8)"),
@@ -197,7 +209,7 @@ def test_architectures_that_we_cannot_serve_are_refused(
         GgufFile.open(write_gguf(SMALL | metadata, small_tensors())) as gguf,
         pytest.raises(ModelRejected) as refusal,
     ):
-        LlamaArchitecture.from_gguf(gguf)
+        Architecture.from_gguf(gguf)
     assert said in refusal.value.message
 
 
@@ -207,4 +219,4 @@ def test_a_tensor_that_the_engine_would_ignore_is_refused(write_gguf: Callable[.
         GgufFile.open(write_gguf(SMALL, tensors)) as gguf,
         pytest.raises(ModelRejected, match=r"'blk\.0\.attn_q\.bias' is no part"),
     ):
-        LlamaArchitecture.from_gguf(gguf)
+        Architecture.from_gguf(gguf)

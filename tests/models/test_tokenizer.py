@@ -50,7 +50,19 @@ def test_the_oracle_prompts_give_the_ids_of_transformers(smollm2: Tokenizer, sha
         assert smollm2.encode(item["prompt"], special=True) == item["prompt_ids"], item["id"]
 
 
-@pytest.mark.parametrize("name", ["gpt-2", "llama-bpe", "llama-spm", "starcoder", "deepseek-coder", "mpt"])
+VOCABULARIES = [
+    "gpt-2",
+    "llama-bpe",
+    "llama-spm",
+    "starcoder",
+    "falcon",
+    "deepseek-coder",
+    "mpt",
+    "bert-bge",
+]
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
 def test_vocabularies_give_the_ids_of_llama_cpp(name: str, shared_data: Path) -> None:
     path = shared_data / f"serving/tokenizer/llama.cpp/ggml-vocab-{name}.gguf"
     tokenizer = load(path)
@@ -58,14 +70,6 @@ def test_vocabularies_give_the_ids_of_llama_cpp(name: str, shared_data: Path) ->
     assert len(vectors) == 47
     for text, ids in vectors:
         assert tokenizer.encode(text, special=False) == ids, text
-
-
-@pytest.mark.parametrize(("name", "kind"), [("falcon", "falcon"), ("bert-bge", "bert")])
-def test_vocabularies_that_we_do_not_reproduce_are_refused_by_name(
-    name: str, kind: str, shared_data: Path
-) -> None:
-    with pytest.raises(ModelRejected, match=f"'{kind}' is not supported; supported: "):
-        load(shared_data / f"serving/tokenizer/llama.cpp/ggml-vocab-{name}.gguf")
 
 
 def test_stories260k_begins_with_bos_as_llama_cpp_does(shared_data: Path) -> None:
@@ -91,7 +95,6 @@ def test_the_default_model_stops_at_end_of_turn_and_end_of_text(smollm2: Tokeniz
     assert smollm2.vocab_size == 49152
 
 
-VOCABULARIES = ["gpt-2", "llama-bpe", "llama-spm", "starcoder", "deepseek-coder", "mpt"]
 SHRINKING = st.sampled_from(
     ["<|im_end|>", "\x1d" * 9, " " * 90, "\u2581" * 20, "</s>", "e\u0301", "=" * 99, "日本"]
 )

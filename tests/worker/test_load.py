@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tiltyard.errors import ConfigurationError
-from tiltyard.models.architecture import LlamaArchitecture
+from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
 from tiltyard.models.prompt import prompt_ids
 from tiltyard.models.tokenizer import Tokenizer
@@ -24,7 +24,7 @@ def test_stories260k_says_what_llama_cpp_says(shared_data: Path) -> None:
     ][0]
     heard: list[tuple[int, int]] = []
     with GgufFile.open(path) as gguf:
-        architecture = LlamaArchitecture.from_gguf(gguf)
+        architecture = Architecture.from_gguf(gguf)
         tokenizer = Tokenizer.from_gguf(gguf)
         model = load_native(
             gguf,
@@ -60,7 +60,7 @@ def test_stories260k_says_what_llama_cpp_says(shared_data: Path) -> None:
 @pytest.mark.parametrize("quantization", ["q8_0", "q4_0"])
 def test_requantizing_makes_other_weights(model_path: Path, quantization: Literal["q8_0", "q4_0"]) -> None:
     with GgufFile.open(model_path) as gguf:
-        architecture = LlamaArchitecture.from_gguf(gguf)
+        architecture = Architecture.from_gguf(gguf)
         logits = []
         for kind in ("as-stored", quantization):
             model = load_native(gguf, architecture, quantization=kind, threads=1, isa="auto")  # type: ignore[arg-type]
@@ -79,6 +79,4 @@ def test_an_instruction_set_that_is_not_here_is_refused(shared_data: Path) -> No
         GgufFile.open(shared_data / "serving/gguf/stories260K/stories260K.gguf") as gguf,
         pytest.raises(ConfigurationError, match="scalar"),
     ):
-        load_native(
-            gguf, LlamaArchitecture.from_gguf(gguf), quantization="as-stored", threads=1, isa="avx1024"
-        )
+        load_native(gguf, Architecture.from_gguf(gguf), quantization="as-stored", threads=1, isa="avx1024")

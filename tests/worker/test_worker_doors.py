@@ -12,6 +12,7 @@ import httpx2
 import orjson
 import pytest
 
+from tiltyard.engine.request import Queue, RequestClass
 from tiltyard.wire.sse import DONE, SseParser
 from tiltyard.wire.worker import FinishedAnswer, WorkerStatus
 from tiltyard.worker.app import WorkerDoors
@@ -316,7 +317,7 @@ async def test_a_client_that_leaves_the_queue_disturbs_nobody() -> None:
         await until(lambda: len(worker.service._live) == 1)
         worker.model.open()
         assert texts((await running).frames) == "abc"
-        assert worker.service._queued == 0
+        assert worker.service.queued == 0
 
 
 async def test_a_full_queue_answers_429_and_says_when_to_come_back() -> None:
@@ -324,9 +325,9 @@ async def test_a_full_queue_answers_429_and_says_when_to_come_back() -> None:
         first = asyncio.create_task(ask(worker, completion()))
         worker.model.permits.release()
         await until(lambda: worker.service.state.running)
-        await until(lambda: not worker.service._queued)
+        await until(lambda: not worker.service.queued)
         second = asyncio.create_task(ask(worker, completion()))
-        await until(lambda: worker.service._queued == 1)
+        await until(lambda: worker.service.queued == 1)
         async with httpx2.AsyncClient(base_url=worker.url) as http:
             refused = await http.post("/v1/completions", json=completion())
         assert refused.status_code == 429
@@ -339,10 +340,15 @@ async def test_a_full_queue_answers_429_and_says_when_to_come_back() -> None:
 async def test_retry_after_follows_the_backlog_and_the_speed() -> None:
     async with toy_worker("x" * 400, gated=True, max_queue=4) as worker:
         service = worker.service
-        service._engine.state = replace(service.state, unfinished_tokens=5_000, tokens_per_s=100.0)
-        assert service._retry_after_s() == 50.0
-        service._engine.state = replace(service.state, unfinished_tokens=10, tokens_per_s=100.0)
-        assert service._retry_after_s() == 1.0
+        queues: dict[RequestClass, Queue] = {"interactive": Queue(3, 5_000)}
+        service._engine.state = replace(service.state, queues=queues, tokens_per_s=100.0)
+        assert service._retry_after_s("interactive") == 50.0
+        assert service._retry_after_s("batch") == 1.0  # nothing of that class is there
+        queues["batch"] = Queue(3, 500)
+        assert service._retry_after_s("interactive") == pytest.approx(5_000 / (100 * 8 / 9))
+        assert service._retry_after_s("batch") == pytest.approx(500 / (100 / 9))
+        queues["interactive"] = Queue(0, 10)
+        assert service._retry_after_s("interactive") == 1.0
 
 
 async def test_draining_finishes_what_runs_and_refuses_what_comes() -> None:

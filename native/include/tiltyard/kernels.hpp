@@ -10,7 +10,7 @@ namespace tiltyard {
 
 constexpr int kQuantBlock = 32;   // values that share a quantisation scale, along the reduction
 constexpr int kTileRows = 16;     // output rows in a weight tile: two groups of eight lanes
-constexpr int kTileTokens = 4;    // tokens in a register block
+constexpr int kTileTokens = 8;    // the most tokens in a register block, on any instruction set
 constexpr int kBlockTokens = 32;  // tokens in a KV block
 constexpr int kSplitBlocks = 8;   // KV blocks in one attention split: boundaries depend on the position alone
 constexpr int kSplitTokens = kBlockTokens * kSplitBlocks;
@@ -22,15 +22,15 @@ enum class WeightForm : int { q4 = 0, q8 = 1, f16 = 2, f32 = 3 };
 constexpr int kWeightForms = 4;
 constexpr bool takes_int8(WeightForm form) { return form == WeightForm::q4 || form == WeightForm::q8; }
 // Bytes of one tile block: 16 rows x 32 values along the reduction.
-//   q4:  2 groups x 4 x 32 bytes of nibbles, 16 f16 scales, 16 f16 minima
-//   q8:  2 groups x 8 x 32 bytes of int8, 16 f16 scales
+//   q4:  4 x 16 rows x 4 bytes of nibbles (k = 4j .. 4j+3 low, 16 + 4j .. high), 16 f16 scales, 16 f16 minima
+//   q8:  8 x 16 rows x 4 bytes of int8, 16 f16 scales
 //   f16, f32: [k][row]
 constexpr size_t tile_block_bytes(WeightForm form) {
     constexpr size_t bytes[kWeightForms] = {320, 544, 1024, 2048};
     return bytes[static_cast<int>(form)];
 }
 
-// An unpacked q4 tile block: 16 x 32 bytes, 2 x 8 float scales, 2 x 8 float minima.
+// An unpacked q4 tile block: 16 x 32 bytes, 16 float scales, 16 float minima.
 constexpr size_t kUnpackedBytes = 640;
 constexpr int kUnpackBlocks = 128;  // longest row (4096 values) whose unpacked tile still fits the L2 cache
 constexpr int kChunkRows = 32;      // token rows that pass a weight unit together: their outputs stay in L1
@@ -50,9 +50,11 @@ struct Activations {
     const float* values = nullptr;        // float rows, for f16 and f32 weights
     size_t row_values = 0;                // padded length of a row
     size_t row_blocks = 0;  // padded length of a row's scales: a multiple of 8, zeros after the last block
+    const int32_t* bias = nullptr;  // -128 * sum of q: see simd_avx512.hpp
     Activations from(int row) const {
         const size_t v = row * row_values, b = row * row_blocks;
-        return {q + v, scale + b, sum + b, outlier + b, outlier_at + b, values + v, row_values, row_blocks};
+        return {q + v,      scale + b,  sum + b,    outlier + b, outlier_at + b,
+                values + v, row_values, row_blocks, bias + b};
     }
 };
 
@@ -63,8 +65,10 @@ struct QuantizedBlocks {
     float* sum;
     float* outlier;
     uint8_t* outlier_at;
+    int32_t* bias;
     QuantizedBlocks from(int block) const {
-        return {q + block * kQuantBlock, scale + block, sum + block, outlier + block, outlier_at + block};
+        return {q + block * kQuantBlock, scale + block,      sum + block,
+                outlier + block,         outlier_at + block, bias + block};
     }
 };
 
@@ -72,6 +76,7 @@ struct QuantizedBlocks {
 struct KvView {
     const int32_t* table = nullptr;  // block numbers, in position order
     int tokens = 0;                  // how many positions, from the start of the table
+    int first = 0;                   // of these, the first that is seen (a sliding window)
     const uint8_t* keys =
         nullptr;  // the keys of this layer and head in block 0; the values follow `part_bytes` later
     size_t part_bytes = 0;
@@ -80,10 +85,12 @@ struct KvView {
 
 struct KernelTable {
     const char* isa;
-    // out[t * 16 + r] = sum over k of W[r][k] * x[t][k], for `tokens` <= 4 and `blocks` blocks of 32 along k
+    int tile_tokens;  // the most token rows that one tile call takes, at most kTileTokens
+    // out[t * 16 + r] = sum over k of W[r][k] * x[t][k], for `tokens` <= tile_tokens and `blocks` blocks of
+    // 32 along k
     void (*tile[kWeightForms])(const uint8_t* weights, int blocks, Activations x, int tokens, float* out);
     // The same for q4, in two steps, when many tokens pass a tile: nibbles become bytes and halves floats
-    // only once.
+    // only once. unpack_q4 is null where that does not pay.
     void (*unpack_q4)(const uint8_t* weights, int blocks, uint8_t* out);  // blocks * kUnpackedBytes
     void (*tile_unpacked_q4)(const uint8_t* weights, const uint8_t* unpacked, int blocks, Activations x,
                              int tokens, float* out);
@@ -93,8 +100,11 @@ struct KernelTable {
     void (*norm_float)(const float* x, const float* gain, float eps, int n, int padded, float* out);
     void (*quantize)(const float* x, int padded, QuantizedBlocks out);
     void (*silu_multiply)(const float* gate, const float* up, int padded, float* out);
+    void (*gelu_multiply)(const float* gate, const float* up, int padded, float* out);
     // rotates pairs (2i, 2i+1), i < pairs, then scales all n values
     void (*rotate)(float* x, const float* cosine, const float* sine, int pairs, float scale, int n);
+    // the same with pairs (i, i + pairs)
+    void (*rotate_halves)(float* x, const float* cosine, const float* sine, int pairs, float scale, int n);
     void (*add)(float* x, const float* y, int n);  // x += y, n a multiple of 8
 
     // `heads` query heads of one kv head over one split: q [heads][head_dim], maximum and total [heads],
@@ -121,5 +131,7 @@ struct KernelTable {
 
 extern const KernelTable kernels_scalar;
 extern const KernelTable kernels_avx2;
+extern const KernelTable kernels_avx512;
+extern const KernelTable kernels_avx512_vnni;
 
 }  // namespace tiltyard

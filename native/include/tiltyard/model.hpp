@@ -1,4 +1,5 @@
-// A Llama-architecture model: packed weights, paged KV, and one forward pass over any mix of rows.
+// A decoder-only transformer of any family we know: packed weights, paged KV, and one forward pass over any
+// mix of rows.
 #pragma once
 #include <array>
 #include <atomic>
@@ -16,12 +17,30 @@
 
 namespace tiltyard {
 
+enum class Activation : int { silu, gelu };  // of the feed-forward gate; gelu is its tanh form
+enum class RopeStyle : int {
+    adjacent,
+    halves
+};  // which values rotate together: (2i, 2i + 1) or (i, i + pairs)
+
+// The sizes, and what sets a family apart from plain Llama: the defaults are Llama's.
 struct ModelShape {
     int layers, heads, kv_heads, head_dim, dim, ff_dim, vocab, max_positions;
     float norm_eps;
     double rope_base;
     int rope_dim;
     bool tied_embeddings;
+    Activation activation = Activation::silu;
+    RopeStyle rope_style = RopeStyle::adjacent;
+    bool qkv_bias = false;
+    bool qk_norm = false;     // RMS norm of each query and key head, before its rotation
+    bool post_norms = false;  // RMS norm of what attention and feed-forward return, before it is added
+    float embedding_scale = 1;
+    float query_scale = 0;     // 0: 1 / sqrt(head_dim)
+    std::vector<int> windows;  // [layers] positions that a layer sees, its own included; 0 or absent: all
+    std::vector<RopeFrequencies> rope_tables;  // empty: one of rope_base
+    std::vector<int> layer_rope;               // [layers] which of them; absent: the first
+    bool rope_factors = false;  // the tensor rope_freqs.weight divides those of the first table
 };
 
 // One engine step: `rows` tokens of several sequences, in any order and mix. Arrays are the caller's.
@@ -30,7 +49,8 @@ struct Batch {
     const int32_t *tokens, *positions, *sequence;  // [rows]; `sequence` indexes rows of `tables`
     const int32_t* tables;                         // [sequences][table_width] KV block numbers
     const int32_t* output_rows;                    // [outputs] rows whose logits are wanted
-    float* logits;                                 // [outputs][vocab]
+    float* logits;                                 // [outputs][vocab], or nullptr
+    float* hidden = nullptr;                       // [outputs][dim] instead: the final norm's output
 };
 
 enum Operator { kEmbed, kNorm, kQkv, kAttention, kAttentionOutput, kGateUp, kDown, kHead, kOperators };
@@ -38,7 +58,10 @@ constexpr std::array<const char*, kOperators> kOperatorNames = {
     "embed", "norm", "qkv", "attention", "attention_output", "gate_up", "down", "head"};
 
 struct Layer {
-    std::vector<float> attention_norm, ff_norm;  // padded with zeros
+    std::vector<float> attention_norm, ff_norm;            // padded with zeros, as all of these
+    std::vector<float> query_norm, key_norm;               // with qk_norm
+    std::vector<float> attention_post_norm, ff_post_norm;  // with post_norms
+    std::vector<float> query_bias, key_bias, value_bias;   // with qkv_bias
     PackedMatrix query, key, value, attention_output, gate, up, down;
 };
 
@@ -46,10 +69,12 @@ struct Layer {
 struct Workspace {
     int rows = 0;
     std::vector<float> residual, query, attention;  // [rows][padded]
+    std::vector<float> projected;                   // the same, with post norms: what waits for its norm
     struct Quantized {
         std::vector<int8_t> q;
         std::vector<float> scale, sum, outlier, values;
         std::vector<uint8_t> outlier_at;
+        std::vector<int32_t> bias;
     };
     Quantized normed, attended, hidden;
     std::vector<float> partial_maximum, partial_total, partial_out;  // attention splits of long rows
@@ -57,17 +82,17 @@ struct Workspace {
     struct ThreadScratch {
         std::vector<float> attention, outputs;  // of one attention unit; of one weight unit
         std::vector<uint8_t> unpacked;          // one q4 tile
+        Quantized normed;                       // a few rows that this thread norms for itself
     };
     std::vector<ThreadScratch> scratch;  // [threads]
-    // one attention unit: a row, a kv head, one split of its positions
+    // one attention unit: a row, a kv head, one split of the positions from `first` on
     struct AttentionUnit {
-        int row, kv_head, split, splits, partial;  // partial: where its result waits, or -1
+        int row, kv_head, first;
+        int split, index,
+            splits;   // the split's number from position 0; its place among the `splits` in sight
+        int partial;  // where its result waits, or -1
     };
-    std::vector<AttentionUnit> units;
-    struct alignas(64) Counter {
-        std::atomic<int> next{0};
-    };
-    std::vector<Counter> counters;  // one a phase: the next unit to hand out
+    std::vector<std::vector<AttentionUnit>> units;  // one list for each window that a layer has
 };
 
 class Model {
@@ -82,6 +107,13 @@ class Model {
     // Packs at once; `raw` may go away afterwards. Names and layouts are GGUF's.
     void set_tensor(const std::string& name, GgmlType type, const uint8_t* raw, size_t bytes,
                     std::optional<GgmlType> requantize);
+    // A matrix as `packed_matrix` of an equal model gave its tiles, instead of set_tensor; `keeper` holds
+    // `tiles` until finish. Throws std::invalid_argument when size or checksum are not right.
+    void set_packed(const std::string& name, int form, const uint8_t* tiles, size_t bytes, uint64_t checksum,
+                    std::shared_ptr<const void> keeper);
+    // A matrix that has been set; throws std::invalid_argument for any other name.
+    const PackedMatrix& packed_matrix(const std::string& name);
+    uint64_t checksum(const uint8_t* data, size_t bytes);  // as set_packed wants it
     // Throws std::invalid_argument naming the tensors that are missing.
     void finish();
     void allocate_kv(int blocks, KvPrecision precision);
@@ -105,16 +137,30 @@ class Model {
         int columns;
     };
     std::optional<Slot> matrix_slot(const std::string& name);
-    std::vector<float>* vector_slot(const std::string& name);
+    struct VectorSlot {
+        std::vector<float>* vector;
+        int size;
+    };
+    struct NamedVector {
+        const char* name;
+        std::vector<float>* vector;
+        int size;
+    };
+    int layer_of(const std::string& name, std::string* rest) const;
+    std::vector<NamedVector> vectors_of(Layer& layer) const;
+    std::optional<VectorSlot> vector_slot(const std::string& name);
     void check_batch(const Batch& batch) const;
     void check_block(int block) const;
     void prepare(const Batch& batch);
+    std::vector<Workspace::AttentionUnit> units_in(const Batch& batch, int window, int* partials) const;
     void arrange_weights();
 
     const ModelShape shape_;
     const KernelTable& kernels_;
-    ThreadPool pool_;
-    RopeTable rope_;
+    std::vector<RopeTable> rope_;
+    std::vector<float> rope_factors_;
+    std::vector<int> windows_;         // the different ones
+    std::vector<int> layer_window_;    // [layers] which of them
     MappedMemory weights_;             // all matrices, in the order in which a pass reads them
     PackedMatrix embedding_, output_;  // tied: output_ stays empty
     std::vector<float> output_norm_;
@@ -124,6 +170,7 @@ class Model {
     Workspace work_;
     std::array<double, kOperators> seconds_{};
     std::mutex mutex_;  // one pass at a time, whoever calls
+    ThreadPool pool_;   // last: its threads may look at all of the above until they have ended
 };
 
 }  // namespace tiltyard

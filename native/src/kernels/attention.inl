@@ -63,14 +63,14 @@ struct KvInt8 {
 
 // out[g][c .. c + N * 8) += p[g][t] * value[t], token by token
 template <class Kv, int G, int N>
-static inline void add_values(const float (*p)[kBlockTokens], int tokens, const uint8_t* values, int head_dim,
-                              int c, float* out) {
+static inline void add_values(const float (*p)[kBlockTokens], int first, int tokens, const uint8_t* values,
+                              int head_dim, int c, float* out) {
     F8 a[G][N];
 #pragma GCC unroll 4
     for (int g = 0; g < G; g++)
 #pragma GCC unroll 4
         for (int j = 0; j < N; j++) a[g][j] = f8_load(out + g * head_dim + (c + j) * 8);
-    for (int t = 0; t < tokens; t++) {
+    for (int t = first; t < tokens; t++) {
         F8 weight[G];
 #pragma GCC unroll 4
         for (int g = 0; g < G; g++) weight[g] = f8_set1(p[g][t]);
@@ -87,11 +87,12 @@ static inline void add_values(const float (*p)[kBlockTokens], int tokens, const 
         for (int j = 0; j < N; j++) f8_store(out + g * head_dim + (c + j) * 8, a[g][j]);
 }
 
-// G query heads of one kv head over one block of up to 32 tokens. Only the first `tokens` slots are believed:
-// scores of the others are replaced before use, and their values are never read.
+// G query heads of one kv head over one block of up to 32 tokens. Only the slots from `first` to `tokens` are
+// believed: scores of the others are replaced before use, and their values are never read.
 template <class Kv, int G, int kHeadDim>
-[[gnu::noinline]] static void attend_block(const float* q, int head_dim, int tokens, const uint8_t* keys,
-                                           const uint8_t* values, float* maximum, float* total, float* out) {
+[[gnu::noinline]] static void attend_block(const float* q, int head_dim, int first, int tokens,
+                                           const uint8_t* keys, const uint8_t* values, float* maximum,
+                                           float* total, float* out) {
     if (kHeadDim) head_dim = kHeadDim;  // a constant lets the compiler fold the strides
     F8 s[G][4];
 #pragma GCC unroll 4
@@ -113,10 +114,14 @@ template <class Kv, int G, int kHeadDim>
     for (int g = 0; g < G; g++) {
         for (int c = 0; c < 4; c++)
             s[g][c] = f8_keep(Kv::scale(keys, head_dim, c, s[g][c]), tokens - c * 8, f8_set1(kMasked));
+        if (first)
+            for (int c = 0; c < 4; c++) s[g][c] = f8_keep(f8_set1(kMasked), first - c * 8, s[g][c]);
         const float highest = f8_hmax(f8_max(f8_max(s[g][0], s[g][1]), f8_max(s[g][2], s[g][3])));
         const float next = highest > maximum[g] ? highest : maximum[g];
         for (int c = 0; c < 4; c++)
             s[g][c] = f8_keep(f8_exp(f8_sub(s[g][c], f8_set1(next))), tokens - c * 8, f8_zero());
+        if (first)
+            for (int c = 0; c < 4; c++) s[g][c] = f8_keep(f8_zero(), first - c * 8, s[g][c]);
         const float sum = f8_hsum(f8_add(f8_add(s[g][0], s[g][1]), f8_add(s[g][2], s[g][3])));
         for (int c = 0; c < 4; c++) f8_store(p[g] + c * 8, Kv::scale(values, head_dim, c, s[g][c]));
         if (next == maximum[g]) {  // the factor would be exp(0) = 1 exactly
@@ -132,22 +137,24 @@ template <class Kv, int G, int kHeadDim>
             f8_store(out + g * head_dim + i, f8_mul(f8_load(out + g * head_dim + i), factor));
     }
     const int whole = head_dim / 32 * 4;
-    for (int c = 0; c < whole; c += 4) add_values<Kv, G, 4>(p, tokens, values, head_dim, c, out);
-    for (int c = whole; c < head_dim / 8; c++) add_values<Kv, G, 1>(p, tokens, values, head_dim, c, out);
+    for (int c = 0; c < whole; c += 4) add_values<Kv, G, 4>(p, first, tokens, values, head_dim, c, out);
+    for (int c = whole; c < head_dim / 8; c++)
+        add_values<Kv, G, 1>(p, first, tokens, values, head_dim, c, out);
 }
 
 template <class Kv, int kHeadDim>
 static void attend_blocks(const float* q, int heads, int head_dim, const KvView& kv, float* maximum,
                           float* total, float* out) {
-    for (int b = 0; b * kBlockTokens < kv.tokens; b++) {
+    for (int b = kv.first / kBlockTokens; b * kBlockTokens < kv.tokens; b++) {
+        const int first = kv.first > b * kBlockTokens ? kv.first - b * kBlockTokens : 0;
         const int left = kv.tokens - b * kBlockTokens, tokens = left < kBlockTokens ? left : kBlockTokens;
         const uint8_t* keys = kv.keys + (size_t)kv.table[b] * kv.block_bytes;
         const uint8_t* values = keys + kv.part_bytes;
         int g = 0;  // heads are independent: how they share loads cannot change bits
         const auto run = [&](auto size) {
             constexpr int G = decltype(size)::value;
-            attend_block<Kv, G, kHeadDim>(q + g * head_dim, head_dim, tokens, keys, values, maximum + g,
-                                          total + g, out + g * head_dim);
+            attend_block<Kv, G, kHeadDim>(q + g * head_dim, head_dim, first, tokens, keys, values,
+                                          maximum + g, total + g, out + g * head_dim);
             g += G;
         };
         while (heads - g >= 5 || heads - g == 3) run(std::integral_constant<int, 3>());
@@ -166,6 +173,8 @@ static void attend(const float* q, int heads, int head_dim, KvView kv, float* ma
             return attend_blocks<Kv, 64>(q, heads, head_dim, kv, maximum, total, out);
         case 128:
             return attend_blocks<Kv, 128>(q, heads, head_dim, kv, maximum, total, out);
+        case 256:
+            return attend_blocks<Kv, 256>(q, heads, head_dim, kv, maximum, total, out);
         default:
             return attend_blocks<Kv, 0>(q, heads, head_dim, kv, maximum, total, out);
     }

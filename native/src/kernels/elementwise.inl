@@ -51,8 +51,10 @@ static inline void quantize_block(F8 x[4], QuantizedBlocks out) {
         x[j] = f8_rint(f8_mul(x[j], inverse));
         f8_store_i8(out.q + j * 8, x[j]);
     }
+    const float sum = f8_hsum(f8_add(f8_add(x[0], x[1]), f8_add(x[2], x[3])));
     *out.scale = largest / 127.0f;
-    *out.sum = *out.scale * f8_hsum(f8_add(f8_add(x[0], x[1]), f8_add(x[2], x[3]))) + *out.outlier;
+    *out.sum = *out.scale * sum + *out.outlier;
+    *out.bias = -128 * (int32_t)sum;
 }
 
 static void quantize(const float* x, int padded, QuantizedBlocks out) {
@@ -100,11 +102,32 @@ static void silu_multiply(const float* gate, const float* up, int padded, float*
     }
 }
 
+// GELU in its tanh form (Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415): 0.5 x (1 + tanh(z /
+// 2)) is x / (1 + exp(-z)), with z = 2 sqrt(2 / pi) (x + 0.044715 x^3).
+static void gelu_multiply(const float* gate, const float* up, int padded, float* out) {
+    for (int i = 0; i < padded; i += 8) {
+        const F8 g = f8_load(gate + i);
+        const F8 z =
+            f8_mul(g, f8_fma(f8_mul(g, g), f8_set1(0.07135481627260025f), f8_set1(1.5957691216057308f)));
+        const F8 e = f8_exp(f8_sub(f8_zero(), z));
+        f8_store(out + i, f8_mul(f8_div(g, f8_add(f8_set1(1.0f), e)), f8_load(up + i)));
+    }
+}
+
 static void rotate(float* x, const float* cosine, const float* sine, int pairs, float scale, int n) {
     for (int i = 0; i < pairs; i++) {
         const float a = x[2 * i], b = x[2 * i + 1];
         x[2 * i] = a * cosine[i] - b * sine[i];  // two products, one subtraction: -ffp-contract=off
         x[2 * i + 1] = a * sine[i] + b * cosine[i];
+    }
+    for (int i = 0; i < n; i += 8) f8_store(x + i, f8_mul(f8_load(x + i), f8_set1(scale)));
+}
+
+static void rotate_halves(float* x, const float* cosine, const float* sine, int pairs, float scale, int n) {
+    for (int i = 0; i < pairs; i++) {
+        const float a = x[i], b = x[i + pairs];
+        x[i] = a * cosine[i] - b * sine[i];
+        x[i + pairs] = a * sine[i] + b * cosine[i];
     }
     for (int i = 0; i < n; i += 8) f8_store(x + i, f8_mul(f8_load(x + i), f8_set1(scale)));
 }

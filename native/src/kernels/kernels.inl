@@ -1,21 +1,14 @@
-// The kernels, written once over the 8-lane vocabulary. One .cpp per instruction set includes this inside an
-// anonymous namespace, after its simd_*.hpp.
+// The kernels, written once over a vocabulary of eight and of sixteen lanes. One .cpp per instruction set
+// includes this inside an anonymous namespace, after its simd_*.hpp.
 //
 // The rule: every output is made by ONE sequence of float operations, which depends on that output's own
 // inputs only; never on how many tokens share the call, on the batch, the threads, or where KV blocks lie.
 
-template <class Tile>
+template <class Tile, int M = kMostTokens>
 static void tile_any(const uint8_t* w, int blocks, Activations x, int tokens, float* out) {
-    switch (tokens) {
-        case 1:
-            return Tile::template run<1>(w, blocks, x, out);
-        case 2:
-            return Tile::template run<2>(w, blocks, x, out);
-        case 3:
-            return Tile::template run<3>(w, blocks, x, out);
-        default:
-            return Tile::template run<4>(w, blocks, x, out);
-    }
+    if constexpr (M > 1)
+        if (tokens < M) return tile_any<Tile, M - 1>(w, blocks, x, tokens, out);
+    Tile::template run<M>(w, blocks, x, out);
 }
 
 #include "matmul_int8.inl"
@@ -31,14 +24,19 @@ static void tile_any(const uint8_t* w, int blocks, Activations x, int tokens, fl
 constexpr KernelTable make_table(const char* isa) {
     return {
         .isa = isa,
-        .tile = {tile_int8<TileQ4>, tile_int8<TileQ8>, tile_any<TileF16>, tile_any<TileF32>},
-        .unpack_q4 = unpack_q4,
+        .tile_tokens = kMostTokens,
+        .tile = {tile_int8<TileQ4>, tile_int8<TileQ8>, tile_any<TileFloat<WeightForm::f16>>,
+                 tile_any<TileFloat<WeightForm::f32>>},
+        // with all sums in registers a tile is read so seldom that unpacking it first gains nothing
+        .unpack_q4 = kMostTokens > kTokensInRegisters ? unpack_q4 : nullptr,
         .tile_unpacked_q4 = tile_unpacked_q4,
         .norm_int8 = norm_int8,
         .norm_float = norm_float,
         .quantize = quantize,
         .silu_multiply = silu_multiply,
+        .gelu_multiply = gelu_multiply,
         .rotate = rotate,
+        .rotate_halves = rotate_halves,
         .add = add,
         .attend = {attend<KvF16>, attend<KvInt8>},
         .merge = merge,

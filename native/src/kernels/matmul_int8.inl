@@ -1,4 +1,4 @@
-// Quantised weight tiles: 16 rows x (blocks * 32) values against up to four int8 token rows.
+// Quantised weight tiles: 16 rows x (blocks * 32) values against a few int8 token rows.
 //
 // Per output and block, in block order:
 //   q4: acc = fma(minimum, sum, fma(float(integer dot), scale_w * scale_x, acc))
@@ -6,195 +6,152 @@
 // and then, for the blocks that have an outlier, again in block order:
 //   acc = fma(float(integer weight at its place), scale_w * outlier, acc)
 
-// There are 16 vector registers: 2 * M integer accumulators stay in them for a whole block, so for M > 2 the
-// float accumulators live in `out` (L1 cache) and are touched once a block. The fence stops the compiler from
+// With 16 vector registers the integer sums of more than two tokens fill them for a whole block: then the
+// float sums live in `out` (L1 cache) and are touched once a block. The fence stops the compiler from
 // promoting them to registers and spilling the integer ones; `HIDE` makes it load the nibbles again instead
 // of keeping them alive.
 #define TILTYARD_FENCE asm volatile("" ::: "memory")
 #define TILTYARD_HIDE(p) asm volatile("" : "+r"(p))
 
+// The float sums of M tokens, in registers or in memory.
+template <int M>
+struct Sums {
+    static constexpr bool kInMemory = M > kTokensInRegisters;
+    explicit Sums(float* out) : out(out) {
+        for (int t = 0; t < M; t++)
+            if (kInMemory)
+                w_store(out + t * kTileRows, w_zero());
+            else
+                acc[t] = w_zero();
+    }
+    template <class Next>
+    inline void update(Next next) {  // acc = next(token, acc)
+        if (kInMemory) TILTYARD_FENCE;
+#pragma GCC unroll 8
+        for (int t = 0; t < M; t++)
+            if (kInMemory)
+                w_store(out + t * kTileRows, next(t, w_load(out + t * kTileRows)));
+            else
+                acc[t] = next(t, acc[t]);
+        if (kInMemory) TILTYARD_FENCE;
+    }
+    inline void finish() {
+        if (kInMemory) return;
+        for (int t = 0; t < M; t++) w_store(out + t * kTileRows, acc[t]);
+    }
+    float* out;
+    Wide acc[kInMemory ? 1 : M];
+};
+
 struct TileQ4 {
     static constexpr size_t kBlockBytes = tile_block_bytes(WeightForm::q4), kScales = 256;
-    // the integer weights of eight rows at place k of a block
-    static inline F8 weight(const uint8_t* w, int group, int k) {
-        return f8_nibble(b32_load(w + group * 128 + k % 16 / 4 * 32), k % 4 * 2 + k / 16);
+    // the integer weights of the rows at place k of a block
+    static inline Wide weight(const uint8_t* w, int k) {
+        return w_nibble(b64_load(w + k % 16 / 4 * 64), k % 4 * 2 + k / 16);
     }
     template <int M>
     static inline void run(const uint8_t* w, int blocks, Activations x, float* out) {
-        constexpr bool kInMemory = M > 2;
-        F8 acc[M][2];
-        for (int t = 0; t < M; t++) acc[t][0] = acc[t][1] = f8_zero();
-        if (kInMemory)
-            for (int t = 0; t < 2 * M; t++) f8_store(out + t * 8, f8_zero());
-        for (int b = 0; b < blocks; b++, w += tile_block_bytes(WeightForm::q4)) {
-            Dot4 dot[M][2];
-            for (int t = 0; t < M; t++) dot[t][0] = dot[t][1] = dot4_zero();
+        Sums<M> sums(out);
+        for (int b = 0; b < blocks; b++, w += kBlockBytes) {
+            WideDot4 dot[M];
+            for (int t = 0; t < M; t++) dot[t] = w_dot4_zero();
             const int8_t* xb = x.q + b * kQuantBlock;
             if (M == 1)
                 for (int c = 0; c < 5; c++) prefetch(w + 4096 + c * 64);
 #pragma GCC unroll 4
             for (int j = 0; j < 4; j++) {
                 {
-                    const Bytes32 w0 = b32_low_nibbles(b32_load(w + j * 32));
-                    const Bytes32 w1 = b32_low_nibbles(b32_load(w + 128 + j * 32));
-#pragma GCC unroll 4
-                    for (int t = 0; t < M; t++) {
-                        const Bytes32 v = b32_broadcast4(xb + t * x.row_values + j * 4);
-                        dot[t][0] = dot4_add(dot[t][0], w0, v);
-                        dot[t][1] = dot4_add(dot[t][1], w1, v);
-                    }
+                    const Bytes64 low = b64_low_nibbles(b64_load(w + j * 64));
+#pragma GCC unroll 8
+                    for (int t = 0; t < M; t++)
+                        dot[t] = w_dot4_add(dot[t], low, xb + t * x.row_values + j * 4);
                 }
-                {
-                    const uint8_t* again = w + j * 32;
-                    if (kInMemory) TILTYARD_HIDE(again);
-                    const Bytes32 w0 = b32_high_nibbles(b32_load(again));
-                    const Bytes32 w1 = b32_high_nibbles(b32_load(again + 128));
-#pragma GCC unroll 4
-                    for (int t = 0; t < M; t++) {
-                        const Bytes32 v = b32_broadcast4(xb + t * x.row_values + 16 + j * 4);
-                        dot[t][0] = dot4_add(dot[t][0], w0, v);
-                        dot[t][1] = dot4_add(dot[t][1], w1, v);
-                    }
-                }
+                const uint8_t* again = w + j * 64;
+                if (Sums<M>::kInMemory) TILTYARD_HIDE(again);
+                const Bytes64 high = b64_high_nibbles(b64_load(again));
+#pragma GCC unroll 8
+                for (int t = 0; t < M; t++)
+                    dot[t] = w_dot4_add(dot[t], high, xb + t * x.row_values + 16 + j * 4);
             }
-            const uint16_t* halves = reinterpret_cast<const uint16_t*>(w + 256);
-            const F8 scale[2] = {f8_load_f16(halves), f8_load_f16(halves + 8)};
-            const F8 minimum[2] = {f8_load_f16(halves + 16), f8_load_f16(halves + 24)};
-            if (kInMemory) {
-                TILTYARD_FENCE;
-#pragma GCC unroll 4
-                for (int t = 0; t < M; t++) {
-                    const F8 xd = f8_set1(x.scale[t * x.row_blocks + b]),
-                             xs = f8_set1(x.sum[t * x.row_blocks + b]);
-#pragma GCC unroll 2
-                    for (int g = 0; g < 2; g++) {
-                        float* o = out + t * kTileRows + g * 8;
-                        const F8 a = f8_fma(dot4_float(dot[t][g]), f8_mul(scale[g], xd), f8_load(o));
-                        f8_store(o, f8_fma(minimum[g], xs, a));
-                    }
-                }
-                TILTYARD_FENCE;
-            } else {
-#pragma GCC unroll 4
-                for (int t = 0; t < M; t++) {
-                    const F8 xd = f8_set1(x.scale[t * x.row_blocks + b]),
-                             xs = f8_set1(x.sum[t * x.row_blocks + b]);
-#pragma GCC unroll 2
-                    for (int g = 0; g < 2; g++) {
-                        const F8 a = f8_fma(dot4_float(dot[t][g]), f8_mul(scale[g], xd), acc[t][g]);
-                        acc[t][g] = f8_fma(minimum[g], xs, a);
-                    }
-                }
-            }
+            const uint16_t* halves = reinterpret_cast<const uint16_t*>(w + kScales);
+            const Wide scale = w_load_f16(halves), minimum = w_load_f16(halves + kTileRows);
+            sums.update([&](int t, Wide acc) {
+                const size_t at = t * x.row_blocks + b;
+                acc = w_fma(w_dot4_float(dot[t]), w_scaled(scale, x.scale[at]), acc);
+                return w_fma1(minimum, x.sum[at], acc);
+            });
         }
-        if (!kInMemory)
-            for (int t = 0; t < M; t++)
-                for (int g = 0; g < 2; g++) f8_store(out + t * kTileRows + g * 8, acc[t][g]);
+        sums.finish();
     }
 };
 
 struct TileQ8 {
     static constexpr size_t kBlockBytes = tile_block_bytes(WeightForm::q8), kScales = 512;
-    static inline F8 weight(const uint8_t* w, int group, int k) {
-        return f8_byte(b32_load(w + group * 256 + k / 4 * 32), k % 4);
-    }
+    static inline Wide weight(const uint8_t* w, int k) { return w_byte(b64_load(w + k / 4 * 64), k % 4); }
     template <int M>
     static inline void run(const uint8_t* w, int blocks, Activations x, float* out) {
-        constexpr bool kInMemory = M > 2;
-        F8 acc[M][2];
-        for (int t = 0; t < M; t++) acc[t][0] = acc[t][1] = f8_zero();
-        if (kInMemory)
-            for (int t = 0; t < 2 * M; t++) f8_store(out + t * 8, f8_zero());
-        for (int b = 0; b < blocks; b++, w += tile_block_bytes(WeightForm::q8)) {
+        Sums<M> sums(out);
+        for (int b = 0; b < blocks; b++, w += kBlockBytes) {
             const int8_t* xb = x.q + b * kQuantBlock;
             if (M == 1)
                 for (int c = 0; c < 9; c++) prefetch(w + 4096 + c * 64);
-            Dot8 dot[M][2];
-            for (int t = 0; t < M; t++) dot[t][0] = dot[t][1] = dot8_zero();
+            WideDot8 dot[M];
+            for (int t = 0; t < M; t++) dot[t] = w_dot8_start(x.bias + t * x.row_blocks + b);
 #pragma GCC unroll 8
             for (int j = 0; j < 8; j++) {
-#pragma GCC unroll 2
-                for (int g = 0; g < 2; g++) {
-                    const Weights8 wj = weights8(b32_load(w + g * 256 + j * 32));
-#pragma GCC unroll 4
-                    for (int t = 0; t < M; t++)
-                        dot[t][g] = dot8_add(dot[t][g], wj, b32_broadcast4(xb + t * x.row_values + j * 4));
-                }
+                const WideWeights8 wj = w_weights8(b64_load(w + j * 64));
+#pragma GCC unroll 8
+                for (int t = 0; t < M; t++) dot[t] = w_dot8_add(dot[t], wj, xb + t * x.row_values + j * 4);
             }
-            const uint16_t* halves = reinterpret_cast<const uint16_t*>(w + 512);
-            const F8 scale[2] = {f8_load_f16(halves), f8_load_f16(halves + 8)};
-            if (kInMemory) TILTYARD_FENCE;
-#pragma GCC unroll 4
-            for (int t = 0; t < M; t++) {
-                const F8 xd = f8_set1(x.scale[t * x.row_blocks + b]);
-#pragma GCC unroll 2
-                for (int g = 0; g < 2; g++) {
-                    float* o = out + t * kTileRows + g * 8;
-                    if (kInMemory)
-                        f8_store(o, f8_fma(dot8_float(dot[t][g]), f8_mul(scale[g], xd), f8_load(o)));
-                    else
-                        acc[t][g] = f8_fma(dot8_float(dot[t][g]), f8_mul(scale[g], xd), acc[t][g]);
-                }
-            }
-            if (kInMemory) TILTYARD_FENCE;
+            const Wide scale = w_load_f16(reinterpret_cast<const uint16_t*>(w + kScales));
+            sums.update([&](int t, Wide acc) {
+                return w_fma(w_dot8_float(dot[t]), w_scaled(scale, x.scale[t * x.row_blocks + b]), acc);
+            });
         }
-        if (!kInMemory)
-            for (int t = 0; t < M; t++)
-                for (int g = 0; g < 2; g++) f8_store(out + t * kTileRows + g * 8, acc[t][g]);
+        sums.finish();
     }
 };
 
-// TileQ4 after unpack_q4: for j in 0 .. 3 the bytes low group 0, low 1, high 0, high 1; then the scales and
-// minima.
+// TileQ4 after unpack_q4: for j in 0 .. 3 the 64 low nibbles as bytes, then the high ones; then the scales
+// and minima as floats.
 struct TileQ4Unpacked {
     template <int M>
     static inline void run(const uint8_t* w, int blocks, Activations x, float* out) {
-        for (int t = 0; t < 2 * M; t++) f8_store(out + t * 8, f8_zero());
+        Sums<M> sums(out);
         for (int b = 0; b < blocks; b++, w += kUnpackedBytes) {
-            Dot4 dot[M][2];
-            for (int t = 0; t < M; t++) dot[t][0] = dot[t][1] = dot4_zero();
+            WideDot4 dot[M];
+            for (int t = 0; t < M; t++) dot[t] = w_dot4_zero();
             const int8_t* xb = x.q + b * kQuantBlock;
 #pragma GCC unroll 8
             for (int half = 0; half < 8; half++) {
-                const Bytes32 w0 = b32_load(w + half * 64), w1 = b32_load(w + half * 64 + 32);
-#pragma GCC unroll 4
-                for (int t = 0; t < M; t++) {
-                    const Bytes32 v = b32_broadcast4(xb + t * x.row_values + half % 2 * 16 + half / 2 * 4);
-                    dot[t][0] = dot4_add(dot[t][0], w0, v);
-                    dot[t][1] = dot4_add(dot[t][1], w1, v);
-                }
+                const Bytes64 weights = b64_load(w + half * 64);
+#pragma GCC unroll 8
+                for (int t = 0; t < M; t++)
+                    dot[t] =
+                        w_dot4_add(dot[t], weights, xb + t * x.row_values + half % 2 * 16 + half / 2 * 4);
             }
             const float* scales = reinterpret_cast<const float*>(w + 512);
-            const F8 scale[2] = {f8_load(scales), f8_load(scales + 8)};
-            const F8 minimum[2] = {f8_load(scales + 16), f8_load(scales + 24)};
-            TILTYARD_FENCE;
-#pragma GCC unroll 4
-            for (int t = 0; t < M; t++) {
-                const F8 xd = f8_set1(x.scale[t * x.row_blocks + b]),
-                         xs = f8_set1(x.sum[t * x.row_blocks + b]);
-#pragma GCC unroll 2
-                for (int g = 0; g < 2; g++) {
-                    float* o = out + t * kTileRows + g * 8;
-                    const F8 a = f8_fma(dot4_float(dot[t][g]), f8_mul(scale[g], xd), f8_load(o));
-                    f8_store(o, f8_fma(minimum[g], xs, a));
-                }
-            }
-            TILTYARD_FENCE;
+            const Wide scale = w_load(scales), minimum = w_load(scales + kTileRows);
+            sums.update([&](int t, Wide acc) {
+                const size_t at = t * x.row_blocks + b;
+                acc = w_fma(w_dot4_float(dot[t]), w_scaled(scale, x.scale[at]), acc);
+                return w_fma1(minimum, x.sum[at], acc);
+            });
         }
+        sums.finish();
     }
 };
 
 static void unpack_q4(const uint8_t* w, int blocks, uint8_t* out) {
     for (int b = 0; b < blocks; b++, w += TileQ4::kBlockBytes, out += kUnpackedBytes) {
-        for (int j = 0; j < 4; j++)
-            for (int g = 0; g < 2; g++) {
-                const Bytes32 both = b32_load(w + g * 128 + j * 32);
-                b32_store(out + j * 128 + g * 32, b32_low_nibbles(both));
-                b32_store(out + j * 128 + 64 + g * 32, b32_high_nibbles(both));
-            }
+        for (int j = 0; j < 4; j++) {
+            const Bytes64 both = b64_load(w + j * 64);
+            b64_store(out + j * 128, b64_low_nibbles(both));
+            b64_store(out + j * 128 + 64, b64_high_nibbles(both));
+        }
         const uint16_t* halves = reinterpret_cast<const uint16_t*>(w + TileQ4::kScales);
         float* scales = reinterpret_cast<float*>(out + 512);
-        for (int i = 0; i < 32; i += 8) f8_store(scales + i, f8_load_f16(halves + i));
+        for (int i = 0; i < 2; i++) w_store(scales + i * kTileRows, w_load_f16(halves + i * kTileRows));
     }
 }
 
@@ -203,18 +160,15 @@ template <class Tile>
 static inline void add_outliers(const uint8_t* w, const Activations& x, int token, float* out) {
     const float* outliers = x.outlier + token * x.row_blocks;
     const uint8_t* places = x.outlier_at + token * x.row_blocks;
-    F8 acc[2] = {f8_load(out), f8_load(out + 8)};
+    Wide acc = w_load(out);
     for (size_t first = 0; first < x.row_blocks; first += 8)
         for (int mask = ~f8_equal_mask(f8_load(outliers + first), f8_zero()) & 255; mask; mask &= mask - 1) {
             const size_t b = first + __builtin_ctz(mask);
             const uint8_t* block = w + b * Tile::kBlockBytes;
-            const uint16_t* halves = reinterpret_cast<const uint16_t*>(block + Tile::kScales);
-            const F8 value = f8_set1(outliers[b]);
-            for (int g = 0; g < 2; g++)
-                acc[g] = f8_fma(Tile::weight(block, g, places[b]), f8_mul(f8_load_f16(halves + g * 8), value),
-                                acc[g]);
+            const Wide scale = w_load_f16(reinterpret_cast<const uint16_t*>(block + Tile::kScales));
+            acc = w_fma(Tile::weight(block, places[b]), w_scaled(scale, outliers[b]), acc);
         }
-    f8_store(out, acc[0]), f8_store(out + 8, acc[1]);
+    w_store(out, acc);
 }
 
 template <class Tile>

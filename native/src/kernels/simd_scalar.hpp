@@ -1,4 +1,4 @@
-// The 8-lane vocabulary in plain C++: the readable reference that every other flavour must equal bit for bit.
+// The vocabulary in plain C++: the readable reference that every other flavour must equal bit for bit.
 // Included inside an anonymous namespace; see simd_avx2.hpp for what each word means.
 
 struct F8 {
@@ -152,4 +152,8 @@ static inline F8 f8_byte(Bytes32 a, int n) {
     TILTYARD_LANES r.v[i] = (float)a.v[i * 4 + n];
     return r;
 }
+
+constexpr int kMostTokens = 4;
+constexpr int kTokensInRegisters = 4;
 #undef TILTYARD_LANES
+#include "simd_pair.hpp"

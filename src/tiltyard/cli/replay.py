@@ -27,7 +27,10 @@ from tiltyard.worker.host import HostSettings
 @config_option
 @click.option("--threads", type=click.IntRange(1), help="Threads; the tokens do not depend on them.")
 @click.option(
-    "--isa", default="auto", show_default=True, help="scalar or avx2; the tokens do not depend on it."
+    "--isa",
+    default="auto",
+    show_default=True,
+    help="Instruction set of the kernels, e.g. scalar; the tokens do not depend on it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def command(

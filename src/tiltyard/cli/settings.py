@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from tiltyard.cli.settings_problems import NAME, problem_in
+from tiltyard.engine.fairness import DEFAULT_WEIGHTS
 from tiltyard.errors import ConfigurationError
 from tiltyard.identity.declaration import IdentityDeclaration, ModelDeclaration
 from tiltyard.identity.manifest import Frozen, Number, Whole
@@ -29,7 +30,7 @@ ENVIRONMENT = {
     "TILTYARD_DATA_DIR": "data directory (log, vault, identities)",
     "TILTYARD_CACHE": "cache directory (model files)",
     "TILTYARD_LOG": "event log of `tiltyard events`: a path or a postgresql:// URL",
-    "TILTYARD_ISA": "instruction set of the kernels: scalar or avx2",
+    "TILTYARD_ISA": "instruction set of the kernels: avx512_vnni, avx512, avx2, neon or scalar",
 }
 
 
@@ -42,16 +43,27 @@ class ServerSettings(Frozen):
     """How long answers in flight may go on after Ctrl-C."""
 
 
+class ClassWeights(Frozen):
+    """`[workers.class_weights]`: shares of the classes of requests; only their ratios count."""
+
+    interactive: Number = Field(default=DEFAULT_WEIGHTS["interactive"], gt=0)
+    agent: Number = Field(default=DEFAULT_WEIGHTS["agent"], gt=0)
+    batch: Number = Field(default=DEFAULT_WEIGHTS["batch"], gt=0)
+
+
 class WorkerSettings(Frozen):
     """`[workers]`: how each worker process runs; nothing here can change a token."""
 
     threads: Annotated[Whole, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
     """`auto` shares the machine's cores evenly between the workers."""
-    isa: Literal["auto", "scalar", "avx2"] = "auto"
+    isa: Literal["auto", "avx512_vnni", "avx512", "avx2", "neon", "scalar"] = "auto"
     kv_memory_mb: Whole = Field(default=512, ge=16)
     max_batch_tokens: Whole = Field(default=256, ge=32)
     max_sequences: Whole = Field(default=64, ge=1)
     max_queue: Whole = Field(default=256, ge=1)
+    packed_cache_mb: Whole = Field(default=4096, ge=0)
+    """Disk for packed weights under the cache directory; 0 keeps none."""
+    class_weights: ClassWeights = ClassWeights()
 
 
 class ArenaSettings(Frozen):

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from tiltyard.cli.settings import Settings
 from tiltyard.errors import ConfigurationError, StorageFailed
+from tiltyard.identity.canonical import digest_of_json
 from tiltyard.identity.declaration import IdentityDeclaration
+from tiltyard.identity.rope import RopeScaling
 from tiltyard.models.progress import ProgressReport
 from tiltyard.models.sources import parse_source
 from tiltyard.wire.worker import DraftSpec, WorkerSpec
@@ -100,10 +102,10 @@ def fetch_models(settings: Settings, report: ProgressReport) -> dict[str, Path]:
 
 
 def worker_specs(settings: Settings, paths: Mapping[str, Path]) -> list[WorkerSpec]:
-    """One worker for each model file, quantization and KV precision that the identities name."""
-    groups: dict[tuple[str, str, str], dict[str, IdentityDeclaration]] = {}
+    """One worker for each model file, quantization, KV precision and RoPE scaling that the identities name."""
+    groups: dict[tuple[str, str, str, RopeScaling | None], dict[str, IdentityDeclaration]] = {}
     for name, identity in settings.identities.items():
-        key = (identity.model, identity.quantization, identity.kv_precision)
+        key = (identity.model, identity.quantization, identity.kv_precision, identity.rope_scaling)
         groups.setdefault(key, {})[name] = located(identity, settings.base_dir)
     if not groups:
         raise ConfigurationError(f"{settings.path} declares no identities; add one under [identities.NAME]")
@@ -111,9 +113,11 @@ def worker_specs(settings: Settings, paths: Mapping[str, Path]) -> list[WorkerSp
     threads = options.threads if options.threads != "auto" else max(1, cores() // len(groups))
     run = settings.data_dir / "run"
     specs = []
-    for (model, quantization, kv_precision), identities in groups.items():
+    for (model, quantization, kv_precision, scaling), identities in groups.items():
         draft = settings.models[model].draft
-        name = "-".join([model, *(p for p in (quantization, kv_precision) if p not in ("as-stored", "f16"))])
+        stretch = "" if scaling is None else f"{scaling.type}{digest_of_json(scaling.to_manifest())[7:15]}"
+        parts = (quantization, kv_precision, stretch)
+        name = "-".join([model, *(part for part in parts if part not in ("as-stored", "f16", ""))])
         specs.append(
             WorkerSpec(
                 worker=name,
@@ -130,6 +134,9 @@ def worker_specs(settings: Settings, paths: Mapping[str, Path]) -> list[WorkerSp
                 speculation=settings.models[model].speculation,
                 draft=draft
                 and DraftSpec(model_path=str(paths[draft.model]), quantization=draft.quantization),
+                packed_cache=str(settings.cache_dir / "packed") if options.packed_cache_mb else None,
+                packed_cache_bytes=options.packed_cache_mb << 20,
+                class_weights=options.class_weights.model_dump(),
                 identity_store=str(settings.identity_dir),
             )
         )

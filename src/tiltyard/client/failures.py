@@ -11,6 +11,7 @@ from tiltyard.errors import (
     Conflict,
     ContentMissing,
     ContextTooLong,
+    DeadlineExceeded,
     InvalidRequest,
     NotFound,
     Overloaded,
@@ -31,6 +32,7 @@ _BY_STATUS: dict[int, type[TiltyardError]] = {
 _BY_CODE: dict[str, type[TiltyardError]] = {
     UnknownField.default_code: UnknownField,
     ContextTooLong.default_code: ContextTooLong,
+    DeadlineExceeded.default_code: DeadlineExceeded,
 }
 
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiltyard.engine.batch import Batch, Drafts, ForwardModel, build_batch
 from tiltyard.engine.blocks import BlockAccountingError
+from tiltyard.engine.fairness import FairnessConfig
 from tiltyard.engine.limits import check_sampling
-from tiltyard.engine.request import EmittedToken, EngineCounters, EngineRequest, StepResult
+from tiltyard.engine.request import (
+    EmittedToken,
+    EngineCounters,
+    EngineRequest,
+    Queue,
+    RequestClass,
+    StepResult,
+    Usage,
+)
 from tiltyard.engine.scheduler import Plan, Scheduler
 from tiltyard.engine.sequence import RunningSequence
 from tiltyard.engine.speculation import Speculation, Speculator
@@ -33,6 +42,7 @@ class EngineConfig:
     observe: Observer | None = None
     speculation: Speculation | None = None
     """How to guess tokens ahead; `None`: not at all."""
+    fairness: FairnessConfig = field(default_factory=FairnessConfig)
 
     def __post_init__(self) -> None:
         for name in ("kv_blocks", "max_batch_tokens", "max_sequences", "vocab_size", "max_context"):
@@ -66,17 +76,17 @@ class Engine:
             max_batch_tokens=config.max_batch_tokens,
             max_sequences=config.max_sequences,
             counters=self.counters,
+            fairness=config.fairness,
         )
         self._speculator: Speculator | None = None
         if config.speculation is not None:
             self._speculator = Speculator(config.speculation, self._scheduler, self.counters)
         self._logits = np.empty((0, config.vocab_size), np.float32)
-        self._now_s = 0.0
 
     def step(self, now_s: float = 0.0) -> StepResult:
         """Schedule, draft, run, sample, emit. `now_s` is the caller's clock; it never goes back."""
-        self._now_s = now_s
-        plan = self._scheduler.schedule()
+        plan = self._scheduler.schedule(now_s)
+        self._expire(plan)
         drafts = self._draft(plan)
         batch = build_batch(plan.work, drafts)
         logits = self._run(plan, batch)
@@ -117,9 +127,7 @@ class Engine:
         self.check(request)
         if request.request_id in self._requests:
             raise Conflict(f"request id {request.request_id!r} is already running", param="request_id")
-        sequence = RunningSequence(request, BLOCK_TOKENS)
-        self._requests[request.request_id] = sequence
-        self._scheduler.waiting.append(sequence)
+        self._requests[request.request_id] = self._scheduler.add(request)
 
     def cancel(self, request_id: str) -> bool:
         """Drop a request and free its blocks now; False if there is no such request (any more)."""
@@ -149,6 +157,16 @@ class Engine:
     def unfinished_tokens(self) -> int:
         """Prompt tokens still to run plus the most that may still be generated, over all requests."""
         return sum(sequence.unfinished_tokens for sequence in self._requests.values())
+
+    @property
+    def usage(self) -> Mapping[tuple[str, RequestClass], Usage]:
+        """What was served, by tenant and class; prefill and decode apart."""
+        return self._scheduler.shares.usage
+
+    def queue(self, request_class: RequestClass) -> Queue:
+        """What waits of one class, and what all its requests may still cost."""
+        mine = [s for s in self._requests.values() if s.request.priority == request_class]
+        return Queue(self._scheduler.waiting.waiting(request_class), sum(s.unfinished_tokens for s in mine))
 
     @property
     def blocks_used(self) -> int:
@@ -181,6 +199,13 @@ class Engine:
             id(s) for s in (*scheduler.running, *scheduler.waiting)
         }:
             raise BlockAccountingError("a request is neither running nor waiting, or both")
+
+    def _expire(self, plan: Plan) -> None:
+        """Forget the requests whose deadline has passed; the scheduler has taken their blocks back."""
+        for expired in plan.expired:
+            sequence = self._requests.pop(expired.request_id)
+            if self._speculator is not None:
+                self._speculator.forget(sequence)
 
     def _draft(self, plan: Plan) -> Drafts:
         """Guesses for the sequences that are about to get a token, where the step has room for them."""
@@ -219,6 +244,7 @@ class Engine:
             emitted=tuple(map(_emitted, choices)),
             admitted=tuple(s.request.request_id for s in plan.admitted),
             preempted=tuple(s.request.request_id for s in plan.preempted),
+            expired=tuple(plan.expired),
             batch_tokens=len(batch.tokens),
             batch_sequences=len(plan.work),
             batch=tuple((s.request.request_id, chunk) for s, chunk in plan.work),
@@ -228,11 +254,7 @@ class Engine:
         del self._requests[sequence.request.request_id]
         if self._speculator is not None:
             self._speculator.forget(sequence)
-        if sequence in self._scheduler.running:
-            self._scheduler.running.remove(sequence)
-            self._scheduler.release(sequence)
-        else:
-            self._scheduler.waiting.remove(sequence)
+        self._scheduler.drop(sequence)
 
     def _count(self, plan: Plan, total: int) -> None:
         counters = self.counters

@@ -81,6 +81,36 @@ class EmittedToken(NamedTuple):
 
 
 @dataclass(slots=True)
+class Usage:
+    """What one tenant was served in one class, prefill and decode apart."""
+
+    requests: int = 0
+    prefill_tokens: int = 0
+    """Prompt tokens run for the first time."""
+    cached_tokens: int = 0
+    """Prompt tokens that came from the prefix tree instead."""
+    recomputed_tokens: int = 0
+    """Tokens run again after a preemption: our cost, not the tenant's."""
+    decode_tokens: int = 0
+    """Tokens generated."""
+
+
+class Queue(NamedTuple):
+    """One class's requests."""
+
+    waiting: int
+    unfinished_tokens: int
+    """Of those that wait and those that run: prompt tokens to run plus the most that may be generated."""
+
+
+class Expired(NamedTuple):
+    """A request whose deadline passed; its blocks are free."""
+
+    request_id: str
+    deadline: Literal["queue", "total"]
+
+
+@dataclass(slots=True)
 class EngineCounters:
     """What has happened since the engine was made; tests use them to prove which path was taken."""
 
@@ -88,7 +118,15 @@ class EngineCounters:
     admitted: int = 0
     finished: int = 0
     cancelled: int = 0
+    expired_in_queue: int = 0
+    """Requests that were not admitted by their queue deadline."""
+    expired: int = 0
+    """Requests that did not finish by their deadline."""
     preemptions: int = 0
+    class_preemptions: int = 0
+    """Of `preemptions`, those that made room for a request of a more urgent class."""
+    passed: int = 0
+    """Admissions that went past an older request."""
     prefix_query_tokens: int = 0
     prefix_hit_tokens: int = 0
     prefill_chunks: int = 0
@@ -119,6 +157,8 @@ class StepResult:
     admitted: tuple[str, ...] = ()
     """Requests that left the queue in this step, those readmitted after a preemption included."""
     preempted: tuple[str, ...] = ()
+    expired: tuple[Expired, ...] = ()
+    """Requests that were dropped at the start of this step because their time was over."""
     batch_tokens: int = 0
     """Rows run: tokens and guesses."""
     batch_sequences: int = 0

@@ -1,20 +1,31 @@
 """Decides, each step, which tokens of which sequences run, and which blocks they may write.
 
-Running decodes first, then prefill chunks of admitted prompts, then admissions, all under one token budget.
-A request is admitted when its whole prompt fits; when the pool runs dry in mid-flight, the latest admitted
+Who is too late goes first, out. Running decodes take a token each; then requests are admitted; then what is left
+of the token budget is shared between the prompts that run. A request is admitted when its whole prompt fits.
+Where memory runs dry in mid-flight, or a more urgent request finds no room, the least urgent and latest admitted
 sequence gives its blocks back and will be recomputed.
+
+Nothing can go round in circles: the first admitted of the most urgent class never gives way, and a sequence that
+gave way comes back only when twice the spare room of last time is there.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tiltyard.engine.backlog import Backlog
 from tiltyard.engine.blocks import BlockPool
-from tiltyard.engine.prefix import PrefixTree
-from tiltyard.engine.request import EngineCounters
+from tiltyard.engine.budget import PrefillBudget
+from tiltyard.engine.fairness import RANK, FairnessConfig, FairShares
+from tiltyard.engine.prefix import Node, PrefixTree
+from tiltyard.engine.request import EngineCounters, EngineRequest, Expired, RequestClass
 from tiltyard.engine.sequence import RunningSequence
+
+MOST_TRIES = 64
+"""Requests that are looked at for admission in one step: a long queue must not make steps long."""
+HEADROOM = 8
+"""Classes below the most urgent one leave a block in so many free for it, unless nothing else runs."""
 
 
 @dataclass(slots=True)
@@ -24,6 +35,7 @@ class Plan:
     work: list[tuple[RunningSequence, int]] = field(default_factory=list)
     admitted: list[RunningSequence] = field(default_factory=list)
     preempted: list[RunningSequence] = field(default_factory=list)
+    expired: list[Expired] = field(default_factory=list)
 
 
 class Scheduler:
@@ -37,36 +49,55 @@ class Scheduler:
         max_batch_tokens: int,
         max_sequences: int,
         counters: EngineCounters,
+        fairness: FairnessConfig,
     ) -> None:
         self.pool = BlockPool(blocks)
         self.tree = PrefixTree(self.pool, block_tokens)
-        self.waiting: deque[RunningSequence] = deque()
+        self.shares = FairShares(fairness)
+        self.waiting = Backlog(self.shares)
         self.running: list[RunningSequence] = []
         """In order of admission."""
+        self._timed: dict[RunningSequence, None] = {}  # those with a deadline; a set with an order
+        self._budget = PrefillBudget(fairness.weights)
         self._block_tokens = block_tokens
         self._max_batch_tokens = max_batch_tokens
         self._max_sequences = max_sequences
         self._counters = counters
 
-    def schedule(self) -> Plan:
+    def add(self, request: EngineRequest) -> RunningSequence:
+        """Queue a request."""
+        sequence = RunningSequence(request, self._block_tokens, self.shares.account(request))
+        self.waiting.add(sequence)
+        if request.deadline_s is not None or request.queue_deadline_s is not None:
+            self._timed[sequence] = None
+        return sequence
+
+    def drop(self, sequence: RunningSequence) -> None:
+        """Forget a sequence, finished or not; its blocks are free, or stay in the tree as a cache."""
+        self._timed.pop(sequence, None)
+        if sequence in self.running:
+            self.running.remove(sequence)
+            self.release(sequence)
+        else:
+            self.waiting.remove(sequence)
+
+    def schedule(self, now_s: float) -> Plan:
         """Choose this step's work and make room for it."""
         plan = Plan()
-        chunks: dict[RunningSequence, int] = {}
+        self._expire(plan, now_s)
         decodes = [s for s in self.running if s.pending == 1]
-        prefills = [s for s in self.running if s.pending > 1]
-        for sequence in decodes:  # never more than the budget: max_sequences is not
-            if sequence not in plan.preempted and self._grow(sequence, plan):
-                chunks[sequence] = 1
-        for victim in plan.preempted:
-            chunks.pop(victim, None)
-        budget = self._max_batch_tokens - len(chunks)
-        for sequence in prefills:
-            if budget and sequence not in plan.preempted:
-                chunks[sequence] = min(sequence.pending, budget)
-                budget -= chunks[sequence]
+        grown = {s for s in decodes if s not in plan.preempted and self._grow(s, plan)}
         if not plan.preempted:
-            self._admit(plan, chunks, budget)
-        plan.work = list(chunks.items())
+            self._admit(plan, self._max_batch_tokens - len(grown))
+        # Never more than the budget: max_sequences is not.
+        plan.work = [(s, 1) for s in decodes if s in grown and s not in plan.preempted]
+        prefills = [s for s in self.running if s not in grown and s.pending > 0]
+        chunks = self._budget.split(
+            self._max_batch_tokens - len(plan.work), prefills, {s.request.priority for s in self.running}
+        )
+        plan.work += [(s, chunk) for s in prefills if (chunk := chunks.get(s, 0))]
+        for sequence in prefills:
+            self._meter(sequence, chunks.get(sequence, 0))
         return plan
 
     def release(self, sequence: RunningSequence) -> None:
@@ -78,6 +109,7 @@ class Scheduler:
                 self.pool.release(int(sequence.table[index]))
         sequence.path = []
         sequence.blocks = 0
+        sequence.furthest = max(sequence.furthest, sequence.computed)
         sequence.computed = 0
 
     def remember(self, sequence: RunningSequence) -> None:
@@ -112,42 +144,156 @@ class Scheduler:
         for sequence in self.running:
             yield from (int(block) for block in sequence.table[: sequence.blocks])
 
-    def _admit(self, plan: Plan, chunks: dict[RunningSequence, int], budget: int) -> None:
-        deferred: list[RunningSequence] = []
-        while self.waiting and budget and len(self.running) < self._max_sequences:
-            sequence = self.waiting[0]
-            tokens, size = sequence.tokens, self._block_tokens
-            # One token at least must run: its logits choose the next one.
-            limit = (len(tokens) - 1) // size
-            path = self.tree.match(sequence.request.namespace, tokens, limit)
-            if len(path) < limit and self._being_computed(sequence, len(path)):
-                deferred.append(self.waiting.popleft())
+    def _expire(self, plan: Plan, now_s: float) -> None:
+        for sequence in list(self._timed):
+            request = sequence.request
+            if request.deadline_s is not None and now_s >= request.deadline_s:
+                plan.expired.append(Expired(request.request_id, "total"))
+                self._counters.expired += 1
+            elif (
+                request.queue_deadline_s is not None
+                and sequence.cached_tokens is None  # never admitted: a preempted one has been
+                and now_s >= request.queue_deadline_s
+            ):
+                plan.expired.append(Expired(request.request_id, "queue"))
+                self._counters.expired_in_queue += 1
+            else:
                 continue
-            new_blocks = -(-len(tokens) // size) - len(path)
-            unused_in_path = sum(self.pool.references(node.block) == 1 for node in path)
-            available = self.pool.free + self.tree.unused - unused_in_path
-            # A spare block for each running sequence, or the next boundary would preempt what we admit now.
-            if available < new_blocks + len(self.running):
+            self.drop(sequence)
+
+    def _admit(self, plan: Plan, budget: int) -> None:
+        skip: set[RunningSequence] = set()  # wait for a prefix that is being computed
+        closed: set[RequestClass] = set()  # have prompts enough for this step, or no place in the batch
+        full: set[tuple[RequestClass, str]] = set()  # found no room for their head
+        blocked: list[RunningSequence] = []
+        for _ in range(MOST_TRIES):
+            sequence = self.waiting.next(skip, closed, full) if budget > 0 else None
+            if sequence is None:
                 break
-            self.waiting.popleft()
-            for node in path:
-                self.tree.hold(node)
-                sequence.table[sequence.blocks] = node.block
-                sequence.blocks += 1
-            sequence.path = path
-            for _ in range(new_blocks):
-                self._take_block(sequence)
-            sequence.computed = len(path) * size
-            if sequence.cached_tokens is None:
-                sequence.cached_tokens = sequence.computed
-                self._counters.prefix_query_tokens += len(tokens)
-                self._counters.prefix_hit_tokens += sequence.computed
-            self._counters.admitted += 1
-            self.running.append(sequence)
-            plan.admitted.append(sequence)
-            chunks[sequence] = min(sequence.pending, budget)
-            budget -= chunks[sequence]
-        self.waiting.extendleft(reversed(deferred))
+            request = sequence.request
+            # One token at least must run: its logits choose the next one.
+            limit = (len(sequence.tokens) - 1) // self._block_tokens
+            path = self.tree.match(request.namespace, sequence.tokens, limit)
+            uncached = len(sequence.tokens) - len(path) * self._block_tokens
+            if self._enough_before(sequence, uncached, budget) or self._no_place(request.priority):
+                closed.add(request.priority)
+            elif len(path) < limit and self._being_computed(sequence, len(path)):
+                skip.add(sequence)
+            elif self._make_room(sequence, path, plan):
+                self._counters.passed += any(s.arrival < sequence.arrival for s in self.waiting)
+                self.waiting.admitted(sequence, blocked)
+                self._enter(sequence, path)
+                plan.admitted.append(sequence)
+            elif sequence.aged:
+                break  # what becomes free is for this one
+            else:
+                blocked.append(sequence)
+                if sequence.preemptions:  # its own class does not pass it
+                    closed.add(request.priority)
+                full.add((request.priority, request.tenant))
+
+    def _no_place(self, own: RequestClass) -> bool:
+        """Whether the batch is full of requests that this class cannot replace."""
+        return len(self.running) >= self._max_sequences and not self._victims(own)
+
+    def _victims(self, own: RequestClass) -> list[RunningSequence]:
+        """Who may have to give way to a class: less urgent and not behind its share; the first to go is last."""
+        classes = self.shares.classes
+        victims = [
+            s
+            for s in self.running
+            if RANK[s.request.priority] > RANK[own] and classes[s.request.priority] >= classes[own]
+        ]
+        return sorted(
+            victims, key=lambda s: RANK[s.request.priority]
+        )  # stable: the latest admitted stay last
+
+    def _enough_before(self, sequence: RunningSequence, uncached: int, budget: int) -> bool:
+        """Whether prompts of its class that run before it will use up the step."""
+        own = sequence.request.priority
+        before = sum(
+            other.pending
+            for other in self.running
+            if other.request.priority == own
+            and (other.outputs == 0 or other.pending > 1)
+            and (other.pending <= uncached or sequence.aged)
+        )
+        return before >= self._budget.quota(own, budget, {s.request.priority for s in self.running})
+
+    def _enter(self, sequence: RunningSequence, path: list[Node]) -> None:
+        """Start to run a sequence for which there is room."""
+        size = self._block_tokens
+        for node in path:
+            self.tree.hold(node)
+            sequence.table[sequence.blocks] = node.block
+            sequence.blocks += 1
+        sequence.path = path
+        while sequence.blocks * size < len(sequence.tokens):
+            self._take_block(sequence)
+        sequence.computed = len(path) * size
+        if sequence.cached_tokens is None:
+            sequence.cached_tokens = sequence.computed
+            self._counters.prefix_query_tokens += len(sequence.tokens)
+            self._counters.prefix_hit_tokens += sequence.computed
+            sequence.account.usage.cached_tokens += sequence.computed
+            sequence.account.admitted(sequence.pending)
+        self._counters.admitted += 1
+        self.running.append(sequence)
+
+    def _make_room(self, sequence: RunningSequence, path: list[Node], plan: Plan) -> bool:
+        """Whether the sequence can start now, if need be in place of less urgent ones."""
+        if self._fits(sequence, path, self.running):
+            return True
+        victims = self._victims(sequence.request.priority)
+        staying = [s for s in self.running if s not in victims]
+        needed = {node.block for node in path}
+        freed = sum(self._only_its(victim, needed) for victim in victims)
+        if not victims or not self._fits(sequence, path, staying, freed):
+            return False
+        for node in path:  # or making room could evict what it is made for
+            self.tree.hold(node)
+        while not self._fits(sequence, path, self.running, held=True):
+            self._preempt(victims.pop(), plan)
+            self._counters.class_preemptions += 1
+            if not victims:
+                break
+        fits = self._fits(sequence, path, self.running, held=True)
+        for node in reversed(path):
+            self.tree.let_go(node)
+        return fits
+
+    def _fits(
+        self,
+        sequence: RunningSequence,
+        path: list[Node],
+        beside: list[RunningSequence],
+        freed: int = 0,
+        *,
+        held: bool = False,
+    ) -> bool:
+        """Whether there is a place in the batch, and its blocks and some to spare, beside those."""
+        if len(beside) >= self._max_sequences:
+            return False
+        new_blocks = -(-len(sequence.tokens) // self._block_tokens) - len(path)
+        unused_in_path = 0 if held else sum(self.pool.references(node.block) == 1 for node in path)
+        available = self.pool.free + self.tree.unused - unused_in_path + freed
+        if not beside:
+            return available >= new_blocks
+        # A spare block for each running sequence, or the next boundary would preempt what we admit now; twice
+        # as many each time that it was preempted, at most what all of them could ever need.
+        growth = sum(other.growth_blocks for other in beside) + sequence.growth_blocks
+        spare = min(len(beside) << min(sequence.preemptions, 32), growth)
+        if RANK[sequence.request.priority] > 0:
+            spare = max(spare, self.pool.total // HEADROOM)
+        return available >= new_blocks + spare
+
+    def _only_its(self, victim: RunningSequence, needed: set[int]) -> int:
+        """Blocks that become free, or unused in the tree, when a sequence gives way; not more than really do."""
+        cached = len(victim.path)
+        return sum(
+            self.pool.references(block) == (2 if index < cached else 1) and block not in needed
+            for index, block in enumerate(victim.table[: victim.blocks].tolist())
+        )
 
     def _being_computed(self, sequence: RunningSequence, cached_blocks: int) -> bool:
         """Whether a running prefill will soon put the next block of this prompt into the tree."""
@@ -161,19 +307,24 @@ class Scheduler:
         return False
 
     def _grow(self, sequence: RunningSequence, plan: Plan) -> bool:
-        """Make room for one more token, preempting the latest admitted; False if that was `sequence`."""
+        """Make room for one more token, preempting the least urgent, latest admitted; False if that was `sequence`."""
         if sequence.computed < sequence.blocks * self._block_tokens:
             return True
         while not self.pool.free and not self.tree.unused:
-            victim = self.running.pop()
-            self.release(victim)
-            self.waiting.appendleft(victim)
-            plan.preempted.append(victim)
-            self._counters.preemptions += 1
+            victim = max(reversed(self.running), key=lambda s: RANK[s.request.priority])
+            self._preempt(victim, plan)
             if victim is sequence:
                 return False
         self._take_block(sequence)
         return True
+
+    def _preempt(self, victim: RunningSequence, plan: Plan) -> None:
+        self.running.remove(victim)
+        self.release(victim)
+        victim.preemptions += 1
+        self.waiting.put_back(victim)
+        plan.preempted.append(victim)
+        self._counters.preemptions += 1
 
     def _take_block(self, sequence: RunningSequence) -> None:
         if not self.pool.free:
@@ -182,3 +333,10 @@ class Scheduler:
         sequence.table[sequence.blocks] = self.pool.take()
         sequence.blocks += 1
         sequence.peak_blocks = max(sequence.peak_blocks, sequence.blocks)
+
+    def _meter(self, sequence: RunningSequence, chunk: int) -> None:
+        """Note a prefill chunk: what has been run before is our cost, not the tenant's."""
+        end = min(sequence.computed + chunk, sequence.prompt_tokens)
+        new = max(0, end - max(sequence.computed, sequence.furthest))
+        sequence.account.usage.prefill_tokens += new
+        sequence.account.usage.recomputed_tokens += chunk - new

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from tiltyard.engine.fairness import Account
 from tiltyard.engine.penalties import SeenTokens
 from tiltyard.engine.prefix import Node
 from tiltyard.engine.request import EngineRequest, Finish
@@ -18,12 +19,17 @@ class RunningSequence:
 
     __slots__ = (
         "accepted_tokens",
+        "account",
+        "arrival",
         "blocks",
         "cached_tokens",
         "computed",
         "drafted_tokens",
+        "furthest",
+        "passed",
         "path",
         "peak_blocks",
+        "preemptions",
         "prompt_tokens",
         "request",
         "seen",
@@ -31,8 +37,9 @@ class RunningSequence:
         "tokens",
     )
 
-    def __init__(self, request: EngineRequest, block_tokens: int) -> None:
+    def __init__(self, request: EngineRequest, block_tokens: int, account: Account) -> None:
         self.request = request
+        self.account = account
         self.tokens = list(request.prompt)
         self.prompt_tokens = len(request.prompt)
         self.computed = 0
@@ -46,6 +53,12 @@ class RunningSequence:
         """Set at the first admission."""
         self.drafted_tokens = 0
         self.accepted_tokens = 0
+        self.furthest = 0
+        """Tokens that have ever had KV: what is run again after a preemption is not charged twice."""
+        self.arrival = 0
+        self.passed = 0.0
+        """Tokens run for requests that were admitted past this one."""
+        self.preemptions = 0
         self.seen = SeenTokens(request.prompt, request.max_tokens) if request.sampling.penalizes else None
 
     @property
@@ -70,8 +83,19 @@ class RunningSequence:
             return "stop"
         return "length" if self.outputs >= self.request.max_tokens else None
 
+    @property
+    def aged(self) -> bool:
+        """Passed by as much work as it is itself."""
+        return self.passed >= self.pending
+
+    @property
+    def growth_blocks(self) -> int:
+        """Blocks that it may still need beyond those it has."""
+        return len(self.table) - self.blocks
+
     def append(self, token: int) -> None:
         """Take a sampled token."""
         self.tokens.append(token)
+        self.account.decoded()
         if self.seen is not None:
             self.seen.add(token)

@@ -16,7 +16,7 @@ from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment, F
 
 Side = Literal["a", "b"]
 Choice = Literal["a", "b", "tie", "both_bad"]
-FinishReason = Literal["stop", "length", "cancelled", "failed"]
+FinishReason = Literal["stop", "length", "cancelled", "failed", "deadline"]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64), PlainSerializer(str, return_type=str, when_used="json")]
 """A 64-bit integer; a decimal string in JSON, where numbers beyond 2^53 would lose bits."""
 
@@ -72,7 +72,7 @@ class ChoiceOutcome(Frozen):
     index: int
     """0 to `n` - 1."""
     finish_reason: FinishReason
-    """`stop`, `length`, `cancelled` or `failed`."""
+    """`stop`, `length`, `cancelled`, `failed` or `deadline`."""
     stop_match: str | None = None
     """The stop string that ended it, if one did."""
     completion_tokens: int

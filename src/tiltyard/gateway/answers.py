@@ -20,13 +20,18 @@ from tiltyard.gateway.trace import traceparent_of
 from tiltyard.telemetry.metrics import GatewayMetrics
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
 from tiltyard.wire.sse import DONE_FRAME, frame
+from tiltyard.wire.terms import ServiceTerms
 from tiltyard.wire.worker import HEADER_BLIND
 
 
 async def answer(door: Door, asked: ChatCompletionRequest | CompletionRequest, request: Request) -> Response:
     """Answer a request whose body has been read, as it asked to be answered."""
     generation = Generation(
-        door, asked, traceparent=traceparent_of(request), blind=HEADER_BLIND in request.headers
+        door,
+        asked,
+        traceparent=traceparent_of(request),
+        blind=HEADER_BLIND in request.headers,
+        terms=ServiceTerms.read(request.headers),
     )
     try:
         if not asked.stream:

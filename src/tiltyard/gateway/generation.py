@@ -12,7 +12,14 @@ from contextlib import aclosing
 import orjson
 from pydantic import ValidationError
 
-from tiltyard.errors import Overloaded, StorageFailed, TiltyardError, Unavailable, UpstreamFailed
+from tiltyard.errors import (
+    DeadlineExceeded,
+    Overloaded,
+    StorageFailed,
+    TiltyardError,
+    Unavailable,
+    UpstreamFailed,
+)
 from tiltyard.events.ids import new_generation_id
 from tiltyard.events.schema import FinishReason, GenerationFinished
 from tiltyard.events.vault import NewContent
@@ -24,6 +31,7 @@ from tiltyard.identity.canonical import Json, canonical_json
 from tiltyard.router.router import Lease
 from tiltyard.telemetry.metrics import BLIND
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
+from tiltyard.wire.terms import ServiceTerms
 from tiltyard.wire.worker import HEADER_GENERATION, HEADER_IDENTITY, HEADER_TENANT
 
 SOURCE = "tiltyard/gateway"
@@ -50,6 +58,7 @@ class Generation:
         tenant: str = DEFAULT_TENANT,
         traceparent: str | None = None,
         blind: bool = False,
+        terms: ServiceTerms | None = None,
     ) -> None:
         self.id = new_generation_id()
         self.request = request
@@ -60,6 +69,7 @@ class Generation:
         self._tenant = tenant
         self._traceparent = traceparent
         self.identity_name = door.router.resolve(request.model)
+        self._terms = terms or ServiceTerms()
         self._blind = blind
         self._label = BLIND if blind else self.identity_name
         """What the metrics call the identity."""
@@ -111,6 +121,8 @@ class Generation:
                 ):  # the client hears of it; who can free the disk must too
                     _logger.error("%s was not recorded: %s", self.id, failure.message)
                 error = failure.code
+                if isinstance(failure, DeadlineExceeded):
+                    end = "deadline"
                 raise
             except (asyncio.CancelledError, GeneratorExit):
                 end, error = "cancelled", None
@@ -169,6 +181,7 @@ class Generation:
             "content-type": "application/json",
             HEADER_GENERATION: self.id,
             HEADER_TENANT: self._tenant,
+            **self._terms.headers(elapsed_ms=self._elapsed_ms()),
         }
         return orjson.dumps(body), headers
 
@@ -197,7 +210,15 @@ class Generation:
 
     async def _append(self, finish: FinishReason, error: str | None) -> None:
         ending = Ending(finish, error, self._elapsed_ms(), self._first_token_ms)
-        asked = Asked(self.id, self.endpoint, self.request, self.seed, self._route, self._attempt.prompt)
+        asked = Asked(
+            self.id,
+            self.endpoint,
+            self.request,
+            self.seed,
+            self._route,
+            self._attempt.prompt,
+            self._terms.service_class,
+        )
         event = event_of(asked, self.collected, ending)
         # In a thread: the first words of a subject make its key, which waits for the disk.
         prompt, response = await asyncio.to_thread(self._encrypted, said(self.collected, ending))
@@ -218,7 +239,9 @@ class Generation:
 
     def _measure(self, event: GenerationFinished) -> None:
         metrics, name = self._door.metrics, self._label
-        outcome = event.choices[0].finish_reason if event.error is None else "failed"
+        outcome = event.choices[0].finish_reason
+        if event.error is not None and outcome != "deadline":
+            outcome = "failed"
         metrics.requests.labels(event.endpoint, name, outcome).inc()
         metrics.duration_s.labels(event.endpoint, name).observe(event.total_ms / 1000)
         if self._first_token_ms is not None:

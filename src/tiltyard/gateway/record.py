@@ -11,6 +11,7 @@ from tiltyard.gateway.collect import Collected, Endpoint
 from tiltyard.identity.canonical import Json
 from tiltyard.router.router import Route
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
+from tiltyard.wire.terms import ServiceClass
 from tiltyard.wire.worker import FinishedAnswer
 
 WORKERS_OWN = frozenset(
@@ -41,6 +42,7 @@ class Asked(NamedTuple):
     seed: int
     route: Route
     prompt: PromptFacts
+    service_class: ServiceClass
 
 
 def said(collected: Collected, ending: Ending) -> Json:
@@ -71,6 +73,7 @@ def event_of(asked: Asked, collected: Collected, ending: Ending) -> GenerationFi
             "alias": request.model,
             "identity": identity.name,
             "worker": asked.route.worker.name,
+            "service_class": asked.service_class,
             "prompt": None,
             "response": None,
             "stop": tuple(request.stop),

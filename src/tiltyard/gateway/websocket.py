@@ -20,6 +20,7 @@ from tiltyard.gateway.trace import traceparent_of
 from tiltyard.identity.canonical import Json
 from tiltyard.wire.openai import ChatCompletionRequest, chat_request
 from tiltyard.wire.problems import parse_object
+from tiltyard.wire.terms import ServiceTerms
 
 _logger = logging.getLogger(__name__)
 
@@ -90,7 +91,12 @@ class Conversation:
 
     async def _start(self, turn: Mapping[str, Json]) -> None:
         request = self._request(turn)
-        generation = Generation(self._door, request, traceparent=traceparent_of(self._socket))
+        generation = Generation(
+            self._door,
+            request,
+            traceparent=traceparent_of(self._socket),
+            terms=ServiceTerms.read(self._socket.headers),
+        )
         self._model = request.model
         self._messages = [message.model_dump() for message in request.messages]
         self._answering = asyncio.create_task(self._answer(generation))

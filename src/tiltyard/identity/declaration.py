@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from tiltyard.identity.manifest import DefaultSampling, Frozen
+from tiltyard.identity.rope import RopeScaling
 
 
 class DraftDeclaration(Frozen):
@@ -35,6 +36,8 @@ class IdentityDeclaration(Frozen):
     """A name from `[models]`."""
     quantization: Literal["as-stored", "q4_0", "q8_0"] = "as-stored"
     kv_precision: Literal["f16", "int8"] = "f16"
+    rope_scaling: RopeScaling | None = None
+    """Stretches the model's context; not given: as the file says."""
     chat_template: str = "model"
     """`model` (the file's own), `off` (turns are joined as plain text) or a path to a Jinja file."""
     system_prompt: str | None = None

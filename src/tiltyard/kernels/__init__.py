@@ -5,6 +5,7 @@ from __future__ import annotations
 from tiltyard.kernels._native import (
     BLOCK_TOKENS,
     NUMERICS_VERSION,
+    PACKING_VERSION,
     NativeModel,
     add_bias,
     apply_penalties,
@@ -17,6 +18,7 @@ from tiltyard.kernels.chooser import available_isas, choose_isa
 __all__ = [
     "BLOCK_TOKENS",
     "NUMERICS_VERSION",
+    "PACKING_VERSION",
     "NativeModel",
     "add_bias",
     "apply_penalties",

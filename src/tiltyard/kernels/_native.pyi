@@ -13,19 +13,37 @@ BLOCK_TOKENS: int = 32
 
 NUMERICS_VERSION: int = 1
 
+PACKING_VERSION: int = 1
+
 class NativeModel:
     """
-    A Llama-architecture model; the same logits, bit for bit, in any batch.
+    A decoder-only transformer; the same logits, bit for bit, in any batch.
     """
 
-    def __init__(self, *, n_layers: int, n_heads: int, n_kv_heads: int, head_dim: int, dim: int, ff_dim: int, vocab_size: int, max_positions: int, norm_eps: float, rope_base: float, rope_dim: int, tied_embeddings: bool, threads: int, isa: str) -> None:
+    def __init__(self, *, n_layers: int, n_heads: int, n_kv_heads: int, head_dim: int, dim: int, ff_dim: int, vocab_size: int, max_positions: int, norm_eps: float, rope_base: float, rope_dim: int, tied_embeddings: bool, activation: str = 'silu', rope_style: str = 'adjacent', qkv_bias: bool = False, qk_norm: bool = False, post_norms: bool = False, embedding_scale: float = 1.0, query_scale: float = 0.0, windows: Sequence[int] = [], rope_tables: Sequence[tuple[Sequence[float], float]] = [], layer_rope: Sequence[int] = [], rope_factors: bool = False, threads: int, isa: str) -> None:
         """
-        Dimensions as in the GGUF header. Raises ValueError naming the field that is out of range.
+        Dimensions as in the GGUF header; what follows `tied_embeddings` is off as in Llama.
+
+        query_scale 0 is 1 / sqrt(head_dim). windows: positions that each layer sees, 0 for all. rope_tables:
+        (frequencies, amplitude) from tiltyard.kernels.rope, one of rope_base if empty; layer_rope: which of them
+        each layer uses. Raises ValueError naming the field that is out of range.
         """
 
     def set_tensor(self, name: str, ggml_type: int, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], requantize: int | None = None) -> None:
         """
         Pack one tensor from its raw GGUF bytes; `data` is not kept. `requantize`: Q4_0 (2), Q8_0 (8) or None.
+        """
+
+    def set_packed(self, name: str, form: int, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], checksum: int) -> None:
+        """
+        Set a matrix from what packed_matrix of an equal model gave; `data` is kept until finish. Raises
+        ValueError when size or checksum do not fit.
+        """
+
+    def packed_matrix(self, name: str) -> tuple[int, Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')], int]:
+        """
+        A matrix as it lies in memory: (form, its tiles as uint8, their checksum). Only set_packed of a build with
+        the same PACKING_VERSION understands it.
         """
 
     def finish(self) -> None:
@@ -43,6 +61,13 @@ class NativeModel:
         tokens, positions, sequences: int32 [T]; tables: int32 [S, W] of KV blocks, position p lies in block
         tables[s, p // 32]; output_rows: int32 [R]; logits: float32 [R, vocab], written. Releases the GIL.
         Raises ValueError, before anything is touched, for an index out of range.
+        """
+
+    def embed(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], sequences: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], output_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], hidden: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+        """
+        As `forward`, but writes what the head would have multiplied: the final norm's output.
+
+        hidden: float32 [R, dim], written.
         """
 
     def copy_block(self, source: int, target: int) -> None: ...

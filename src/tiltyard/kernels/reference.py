@@ -3,9 +3,7 @@
 Two forwards live here. `forward_float` is what the network means: float64 on dequantized weights, no blocks,
 no quantized activations; the kernels come close to it. `forward_exact` is what the contract says
 (docs/numerics.md): the same operations in the same order as the kernels, so its logits are theirs, bit for
-bit.
-
-A fused multiply-add does not exist in NumPy; `fma` builds a correctly rounded one from float64.
+bit. Its arithmetic is in `reference_math`, its attention in `reference_attention`, its rope tables in `rope`.
 """
 
 from __future__ import annotations
@@ -13,27 +11,32 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-F32 = NDArray[np.float32]
-F64 = NDArray[np.float64]
-I8 = NDArray[np.int8]
-I64 = NDArray[np.int64]
+from tiltyard.kernels.reference_attention import KvStore, attend, store_kv
+from tiltyard.kernels.reference_math import (
+    F32,
+    F64,
+    ONE,
+    SMALLEST,
+    ZERO,
+    exp32,
+    fma,
+    inverse_step,
+    sincos64,
+    tree_sum,
+)
+from tiltyard.kernels.rope import RopeTable, rope_table
 
 QUANT_BLOCK = 32
-KV_BLOCK = 32
-SPLIT = 256  # positions in one attention split
-MASKED = np.float32(-1e30)
-ZERO = np.float32(0)
-ONE = np.float32(1)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Dimensions of a Llama-architecture model, as in its GGUF header."""
+    """Sizes of a model, as in its GGUF header; the options, after `rope_dim`, are off as in Llama."""
 
     n_layers: int
     n_heads: int
@@ -45,6 +48,43 @@ class Shape:
     norm_eps: float
     rope_base: float
     rope_dim: int
+    activation: Literal["silu", "gelu"] = "silu"
+    rope_style: Literal["adjacent", "halves"] = "adjacent"
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    post_norms: bool = False
+    embedding_scale: float = 1.0
+    query_scale: float = 0.0
+    """0: 1 / sqrt(head_dim)."""
+    windows: tuple[int, ...] = ()
+    """Positions that each layer sees, its own included; 0, or no tuple: all."""
+    rope_tables: tuple[RopeTable, ...] = ()
+    """Empty: one of `rope_base`."""
+    layer_rope: tuple[int, ...] = ()
+    """Which table each layer uses; empty: the first."""
+    rope_factors: bool = False
+    """Whether the vector `rope_freqs.weight` divides the frequencies of the first table."""
+
+    def window(self, layer: int) -> int:
+        """Positions that a layer sees; 0: all."""
+        return self.windows[layer] if self.windows else 0
+
+    def rope(self, layer: int, vectors: Norms) -> RopeTable:
+        """The rope table of a layer."""
+        which = self.layer_rope[layer] if self.layer_rope else 0
+        tables = self.rope_tables or (rope_table(self.rope_dim, self.rope_base),)
+        table = tables[which]
+        if self.rope_factors and which == 0:
+            factors = vectors["rope_freqs.weight"]
+            table = table._replace(
+                frequencies=[f / float(g) for f, g in zip(table.frequencies, factors, strict=True)]
+            )
+        return table
+
+    @property
+    def scale_of_queries(self) -> float:
+        """What multiplies queries after their rotation."""
+        return self.query_scale or 1.0 / math.sqrt(self.head_dim)
 
 
 @dataclass(frozen=True)
@@ -63,6 +103,7 @@ class Matrix:
 
 Tensors = Mapping[str, Matrix]
 Norms = Mapping[str, F32]
+"""Every tensor with one dimension: norm gains, biases, rope factors."""
 
 
 # Decoding GGUF rows: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md and ggml-quants.
@@ -93,100 +134,13 @@ def decode(ggml_type: int, raw: NDArray[np.uint8], rows: int, columns: int) -> M
     return Matrix(values.reshape(rows, columns), q.reshape(rows, columns), scale, minimum)
 
 
-# Arithmetic
-
-
-def fma(a: F32 | np.float32, b: F32 | np.float32, c: F32 | np.float32) -> F32:
-    """a * b + c with one rounding, element by element.
-
-    The product of two float32 is exact in float64. The sum is rounded to odd (its error is found by TwoSum),
-    so that the final rounding to float32 is the only one that counts. Boldo and Melquiond 2008,
-    https://doi.org/10.1109/TC.2007.70819.
-    """
-    product = np.asarray(a, np.float64) * np.asarray(b, np.float64)
-    addend = np.asarray(c, np.float64)
-    total = np.asarray(product + addend)
-    back = total - product
-    error = (product - (total - back)) + (addend - back)
-    bits = total.view(np.int64)
-    odd = (bits & 1) == 1
-    away = (error > 0) == (total > 0)  # is the exact sum larger in magnitude than `total`?
-    nudged = np.where(away, bits + 1, bits - 1)
-    inexact = (error != 0) & np.isfinite(total) & ~odd
-    return np.asarray(np.where(inexact, nudged, bits).view(np.float64).astype(np.float32))
-
-
-def tree_sum(lanes: F32) -> F32:
-    """Sum the last axis of eight by the one reduction tree: (0+4, 1+5, 2+6, 3+7), (0+2, 1+3), 0+1."""
-    four = lanes[..., :4] + lanes[..., 4:]
-    two = four[..., :2] + four[..., 2:]
-    return np.asarray(two[..., 0] + two[..., 1])
-
-
-def exp32(x: F32) -> F32:
-    """The contract's exp: clamp to [-87, 88], n = rint(x / ln 2), degree-7 polynomial, times 2^n."""
-    x = np.maximum(np.minimum(x, np.float32(88)), np.float32(-87))
-    n = np.rint(x * np.float32(1.44269504088896341))
-    r = fma(n, np.float32(-0.693359375), x)
-    r = fma(n, np.float32(2.12194440e-4), r)
-    p = np.full_like(r, np.float32(1.9875691500e-4))
-    for coefficient in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
-        p = fma(p, r, np.float32(coefficient))
-    p = fma(p, r * r, r + ONE)
-    return np.asarray(p * np.ldexp(ONE, n.astype(np.int32)).astype(np.float32))
-
-
-LN2_HIGH, LN2_LOW = 0.6931471804855391, 7.440617110012397e-11
-HALF_PI = (1.5707963267341256, 6.077100506303966e-11, 2.0222662487959506e-21)
-
-
-def exp64(x: float) -> float:
-    """exp in double from additions and multiplications alone (exact_math.hpp)."""
-    n = float(round(x * 1.4426950408889634))
-    r = (x - n * LN2_HIGH) - n * LN2_LOW
-    p = 1.0
-    for i in range(14, 0, -1):
-        p = p * (r / i) + 1.0
-    return math.ldexp(p, int(n))
-
-
-def log64(x: float) -> float:
-    """Natural logarithm in double: 2 atanh((m - 1) / (m + 1)) + e ln 2."""
-    m, e = math.frexp(x)
-    if m < 0.75:
-        m, e = m * 2, e - 1
-    s = (m - 1.0) / (m + 1.0)
-    z = s * s
-    p = 0.0
-    for i in range(12, -1, -1):
-        p = p * z + 1.0 / (2 * i + 1)
-    return e * LN2_HIGH + (e * LN2_LOW + 2.0 * s * p)
-
-
-def sincos64(x: float) -> tuple[float, float]:
-    """Sine and cosine in double: reduce by pi / 2 in three parts, then Taylor."""
-    n = float(round(x * 0.6366197723675814))
-    r = ((x - n * HALF_PI[0]) - n * HALF_PI[1]) - n * HALF_PI[2]
-    z = r * r
-    s = c = 1.0
-    for i in range(9, 0, -1):
-        s = 1.0 - s * z / (2 * i * (2 * i + 1))
-        c = 1.0 - c * z / ((2 * i - 1) * (2 * i))
-    s *= r
-    return ((s, c), (c, -s), (-s, -c), (-c, s))[int(n) & 3]
-
-
-def rope_angles(position: int, dimensions: int, base: float) -> tuple[F32, F32]:
-    """Cosines and sines of the pairs (2i, 2i + 1) at a position; Su et al. 2021, equation 34."""
-    log_base = log64(base)
-    pairs = [sincos64(position * exp64(-(2.0 * i / dimensions) * log_base)) for i in range(dimensions // 2)]
+def rope_angles(position: int, table: RopeTable) -> tuple[F32, F32]:
+    """Cosines and sines of the pairs at a position; Su et al. 2021, equation 34."""
+    pairs = [sincos64(position * frequency) for frequency in table.frequencies]
     return (
-        np.array([cosine for _, cosine in pairs], np.float32),
-        np.array([sine for sine, _ in pairs], np.float32),
+        np.array([cosine * table.amplitude for _, cosine in pairs], np.float32),
+        np.array([sine * table.amplitude for sine, _ in pairs], np.float32),
     )
-
-
-SMALLEST = np.float32(1e-36)
 
 
 class Quantized(NamedTuple):
@@ -200,12 +154,6 @@ class Quantized(NamedTuple):
     total: F32  # sum of a block's values
     outlier: F32  # 0: none
     place: NDArray[np.intp]
-
-
-def inverse_step(largest: F32) -> F32:
-    """127 / largest, or 0 for what is too small to quantize."""
-    safe = np.where(largest > SMALLEST, largest, ONE)
-    return np.where(largest > SMALLEST, np.float32(127) / safe, ZERO).astype(np.float32)
 
 
 def quantize(x: F32) -> Quantized:
@@ -269,14 +217,21 @@ def rms_norm(x: F32, gain: F32, eps: float) -> F32:
     return np.asarray((x * inverse[..., None]) * gain)
 
 
-def rotate(x: F32, cosine: F32, sine: F32) -> F32:
-    """Rotate the pairs (2i, 2i + 1) of the last axis; what lies beyond the pairs stays."""
+def rotate(x: F32, cosine: F32, sine: F32, style: Literal["adjacent", "halves"] = "adjacent") -> F32:
+    """Rotate the pairs of the last axis, (2i, 2i + 1) or (i, i + pairs); what lies beyond the pairs stays."""
     out = x.copy()
-    n = 2 * cosine.shape[-1]
-    a, b = x[..., 0:n:2], x[..., 1:n:2]
-    out[..., 0:n:2] = a * cosine - b * sine
-    out[..., 1:n:2] = a * sine + b * cosine
+    first, second = pairs_of(2 * cosine.shape[-1], style)
+    a, b = x[..., first], x[..., second]
+    out[..., first] = a * cosine - b * sine
+    out[..., second] = a * sine + b * cosine
     return out
+
+
+def pairs_of(n: int, style: Literal["adjacent", "halves"]) -> tuple[slice, slice]:
+    """Where the first and the second values of the pairs lie among n values."""
+    if style == "halves":
+        return slice(0, n // 2), slice(n // 2, n)
+    return slice(0, n, 2), slice(1, n, 2)
 
 
 def silu_multiply(gate: F32, up: F32) -> F32:
@@ -284,73 +239,13 @@ def silu_multiply(gate: F32, up: F32) -> F32:
     return np.asarray((gate / (ONE + exp32(ZERO - gate))) * up)
 
 
-# Attention
+def gelu_multiply(gate: F32, up: F32) -> F32:
+    """GELU of the gate in its tanh form, times up; Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415.
 
-
-class KvStore(NamedTuple):
-    """Keys or values as the cache holds them: `values` (tokens, heads, head_dim); `scale` (tokens, heads)."""
-
-    values: F32
-    scale: F32
-
-
-def store_kv(x: F32, precision: str) -> KvStore:
-    """What the cache keeps of keys or values: f16, saturating, or int8 with a scale per token and head."""
-    if precision == "f16":
-        top = np.float32(65504)
-        return KvStore(
-            np.clip(x, -top, top).astype(np.float16).astype(np.float32), np.ones(x.shape[:-1], np.float32)
-        )
-    largest = np.abs(x).max(axis=-1)
-    inverse = inverse_step(largest)
-    return KvStore(np.rint(x * inverse[..., None]), largest / np.float32(127))
-
-
-def attend(q: F32, keys: KvStore, values: KvStore) -> F32:
-    """One scaled query (head_dim) over all tokens given, by splits of 256 and blocks of 32, in order."""
-    merged: tuple[np.float32, np.float32, F32] | None = None
-    for start in range(0, len(keys.values), SPLIT):
-        part = _attend_split(q, keys, values, start, min(start + SPLIT, len(keys.values)))
-        merged = part if merged is None else _merge(merged, part)
-    if merged is None:
-        raise ValueError("attention over no tokens")
-    _, total, out = merged
-    return np.asarray(out * (ONE / total))
-
-
-def _attend_split(
-    q: F32, keys: KvStore, values: KvStore, start: int, end: int
-) -> tuple[np.float32, np.float32, F32]:
-    highest, total = MASKED, ZERO
-    out = np.zeros(q.shape[0], np.float32)
-    for first in range(start, end, KV_BLOCK):
-        last = min(first + KV_BLOCK, end)
-        scores = np.zeros(last - first, np.float32)
-        for d in range(q.shape[0]):
-            scores = fma(q[d], keys.values[first:last, d], scores)
-        scores = scores * keys.scale[first:last]
-        following = max(highest, np.float32(scores.max()))
-        weights = np.zeros(KV_BLOCK, np.float32)
-        weights[: last - first] = exp32(scores - following)
-        lanes = weights.reshape(4, 8)
-        block_total = tree_sum((lanes[0] + lanes[1]) + (lanes[2] + lanes[3]))
-        factor = exp32(np.asarray(highest - following, np.float32))  # exactly 1 when the maximum stays
-        total = np.float32(fma(total, factor, block_total))
-        out = out * factor
-        for t in range(first, last):
-            out = fma(weights[t - first] * values.scale[t], values.values[t], out)
-        highest = following
-    return highest, total, out
-
-
-def _merge(
-    a: tuple[np.float32, np.float32, F32], b: tuple[np.float32, np.float32, F32]
-) -> tuple[np.float32, np.float32, F32]:
-    highest = max(a[0], b[0])
-    factor_a = exp32(np.asarray(a[0] - highest, np.float32))
-    factor_b = exp32(np.asarray(b[0] - highest, np.float32))
-    total = np.float32(fma(b[1], factor_b, np.asarray(a[1] * factor_a)))
-    return highest, total, fma(b[2], factor_b, a[2] * factor_a)
+    0.5 x (1 + tanh(z / 2)) = x / (1 + exp(-z)), with z = 2 sqrt(2 / pi) (x + 0.044715 x^3).
+    """
+    z = gate * fma(gate * gate, np.float32(0.07135481627260025), np.float32(1.5957691216057308))
+    return np.asarray((gate / (ONE + exp32(ZERO - z))) * up)
 
 
 # The network
@@ -358,50 +253,69 @@ def _merge(
 
 def forward_exact(shape: Shape, matrices: Tensors, norms: Norms, tokens: list[int], kv: str) -> F32:
     """Logits (tokens, vocab) of one sequence, bit for bit those of the kernels. `kv`: "f16" or "int8"."""
+    hidden = hidden_exact(shape, matrices, norms, tokens, kv)
+    return multiply(matrices["output.weight" if "output.weight" in matrices else "token_embd.weight"], hidden)
+
+
+def hidden_exact(shape: Shape, matrices: Tensors, norms: Norms, tokens: list[int], kv: str) -> F32:
+    """What the head multiplies: the final norm's output (tokens, dim)."""
     x = matrices["token_embd.weight"].values[tokens].copy()
-    count, head_dim = len(tokens), shape.head_dim
-    angles = [rope_angles(p, shape.rope_dim, shape.rope_base) for p in range(count)]
-    cosine = np.stack([c for c, _ in angles])[:, None, :]
-    sine = np.stack([s for _, s in angles])[:, None, :]
-    query_scale = np.float32(1.0 / math.sqrt(head_dim))
-    group = shape.n_heads // shape.n_kv_heads
-
-    def product(name: str, rows: F32) -> F32:
-        return multiply(matrices[name], rows)
-
+    if shape.embedding_scale != 1:
+        x = x * np.float32(shape.embedding_scale)
     for layer in range(shape.n_layers):
         at = f"blk.{layer}."
         y = rms_norm(x, norms[at + "attn_norm.weight"], shape.norm_eps)
-        q = product(at + "attn_q.weight", y).reshape(count, shape.n_heads, head_dim)
-        k = product(at + "attn_k.weight", y).reshape(count, shape.n_kv_heads, head_dim)
-        v = product(at + "attn_v.weight", y).reshape(count, shape.n_kv_heads, head_dim)
-        q = rotate(q, cosine, sine) * query_scale
-        keys, values = store_kv(rotate(k, cosine, sine), kv), store_kv(v, kv)
-        attended = np.empty((count, shape.n_heads, head_dim), np.float32)
-        for t in range(count):
-            for h in range(shape.n_heads):
-                g = h // group
-                attended[t, h] = attend(
-                    q[t, h],
-                    KvStore(keys.values[: t + 1, g], keys.scale[: t + 1, g]),
-                    KvStore(values.values[: t + 1, g], values.scale[: t + 1, g]),
-                )
-        x = x + product(at + "attn_output.weight", attended.reshape(count, -1))
+        y = multiply(matrices[at + "attn_output.weight"], _attention(shape, matrices, norms, layer, y, kv=kv))
+        if shape.post_norms:
+            y = rms_norm(y, norms[at + "post_attention_norm.weight"], shape.norm_eps)
+        x = x + y
         y = rms_norm(x, norms[at + "ffn_norm.weight"], shape.norm_eps)
-        hidden = silu_multiply(product(at + "ffn_gate.weight", y), product(at + "ffn_up.weight", y))
-        x = x + product(at + "ffn_down.weight", hidden)
-    y = rms_norm(x, norms["output_norm.weight"], shape.norm_eps)
-    return product("output.weight" if "output.weight" in matrices else "token_embd.weight", y)
+        gate, up = multiply(matrices[at + "ffn_gate.weight"], y), multiply(matrices[at + "ffn_up.weight"], y)
+        y = gelu_multiply(gate, up) if shape.activation == "gelu" else silu_multiply(gate, up)
+        y = multiply(matrices[at + "ffn_down.weight"], y)
+        if shape.post_norms:
+            y = rms_norm(y, norms[at + "post_ffw_norm.weight"], shape.norm_eps)
+        x = x + y
+    return rms_norm(x, norms["output_norm.weight"], shape.norm_eps)
+
+
+def _attention(shape: Shape, matrices: Tensors, norms: Norms, layer: int, y: F32, *, kv: str) -> F32:
+    """Attention of all heads of one layer, side by side (tokens, heads * head_dim)."""
+    at, count = f"blk.{layer}.", len(y)
+    table = shape.rope(layer, norms)
+    angles = [rope_angles(position, table) for position in range(count)]
+    cosine, sine = (np.stack(values)[:, None, :] for values in zip(*angles, strict=True))
+
+    def heads(name: str, n: int) -> F32:
+        rows = multiply(matrices[f"{at}attn_{name}.weight"], y)
+        if shape.qkv_bias:
+            rows = rows + norms[f"{at}attn_{name}.bias"]
+        rows = rows.reshape(count, n, shape.head_dim)
+        if shape.qk_norm and name != "v":
+            rows = rms_norm(rows, norms[f"{at}attn_{name}_norm.weight"], shape.norm_eps)
+        return rows if name == "v" else rotate(rows, cosine, sine, shape.rope_style)
+
+    q = heads("q", shape.n_heads) * np.float32(shape.scale_of_queries)
+    keys = store_kv(heads("k", shape.n_kv_heads), kv)
+    values = store_kv(heads("v", shape.n_kv_heads), kv)
+    attended = np.empty((count, shape.n_heads, shape.head_dim), np.float32)
+    window = shape.window(layer)
+    for t in range(count):
+        first = max(t + 1 - window, 0) if window else 0
+        for h in range(shape.n_heads):
+            g = h * shape.n_kv_heads // shape.n_heads
+            attended[t, h] = attend(
+                q[t, h],
+                KvStore(keys.values[: t + 1, g], keys.scale[: t + 1, g]),
+                KvStore(values.values[: t + 1, g], values.scale[: t + 1, g]),
+                first,
+            )
+    return attended.reshape(count, -1)
 
 
 def forward_float(shape: Shape, matrices: Tensors, norms: Norms, tokens: list[int]) -> F64:
     """Logits (tokens, vocab) in plain float64 on dequantized weights: what the network means."""
-    x = matrices["token_embd.weight"].values[tokens].astype(np.float64)
-    count, head_dim = len(tokens), shape.head_dim
-    frequency = shape.rope_base ** -(np.arange(0, shape.rope_dim, 2) / shape.rope_dim)
-    angle = np.arange(count)[:, None, None] * frequency
-    causal = np.tril(np.ones((count, count), bool))
-    group = shape.n_heads // shape.n_kv_heads
+    count = len(tokens)
 
     def product(name: str, rows: F64) -> F64:
         return np.asarray(rows @ matrices[name].values.T.astype(np.float64))
@@ -410,27 +324,46 @@ def forward_float(shape: Shape, matrices: Tensors, norms: Norms, tokens: list[in
         mean = (rows**2).mean(-1, keepdims=True)
         return np.asarray(rows / np.sqrt(mean + shape.norm_eps) * norms[name])
 
-    def turned(rows: F64) -> F64:
-        out = rows.copy()
-        a, b = rows[..., 0 : shape.rope_dim : 2], rows[..., 1 : shape.rope_dim : 2]
-        out[..., 0 : shape.rope_dim : 2] = a * np.cos(angle) - b * np.sin(angle)
-        out[..., 1 : shape.rope_dim : 2] = a * np.sin(angle) + b * np.cos(angle)
-        return out
+    def heads(at: str, name: str, n: int, y: F64) -> F64:
+        rows = product(f"{at}attn_{name}.weight", y)
+        if shape.qkv_bias:
+            rows = rows + norms[f"{at}attn_{name}.bias"]
+        rows = rows.reshape(count, n, shape.head_dim)
+        return norm(rows, f"{at}attn_{name}_norm.weight") if shape.qk_norm and name != "v" else rows
 
-    for layer in range(shape.n_layers):
-        at = f"blk.{layer}."
-        y = norm(x, at + "attn_norm.weight")
-        q = turned(product(at + "attn_q.weight", y).reshape(count, shape.n_heads, head_dim))
-        k = turned(product(at + "attn_k.weight", y).reshape(count, shape.n_kv_heads, head_dim))
-        v = product(at + "attn_v.weight", y).reshape(count, shape.n_kv_heads, head_dim)
-        scores = np.einsum("qhd,khd->hqk", q, k.repeat(group, axis=1)) / math.sqrt(head_dim)
-        scores = np.where(causal, scores, -np.inf)
+    def attended(at: str, layer: int, y: F64) -> F64:
+        table = shape.rope(layer, norms)
+        angle = np.arange(count)[:, None, None] * np.array(table.frequencies)
+        cosine, sine = table.amplitude * np.cos(angle), table.amplitude * np.sin(angle)
+        first, second = pairs_of(shape.rope_dim, shape.rope_style)
+
+        def turned(rows: F64) -> F64:
+            out = rows.copy()
+            out[..., first] = rows[..., first] * cosine - rows[..., second] * sine
+            out[..., second] = rows[..., first] * sine + rows[..., second] * cosine
+            return out
+
+        q, k = turned(heads(at, "q", shape.n_heads, y)), turned(heads(at, "k", shape.n_kv_heads, y))
+        v = heads(at, "v", shape.n_kv_heads, y)
+        group = shape.n_heads // shape.n_kv_heads
+        scores = np.einsum("qhd,khd->hqk", q, k.repeat(group, axis=1)) * shape.scale_of_queries
+        seen = np.tril(np.ones((count, count), bool))
+        if window := shape.window(layer):
+            seen &= ~np.tril(seen, -window)
+        scores = np.where(seen, scores, -np.inf)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
-        attended = np.einsum("hqk,khd->qhd", weights, v.repeat(group, axis=1))
-        x = x + product(at + "attn_output.weight", attended.reshape(count, -1))
+        return np.asarray(np.einsum("hqk,khd->qhd", weights, v.repeat(group, axis=1)).reshape(count, -1))
+
+    x = matrices["token_embd.weight"].values[tokens].astype(np.float64) * shape.embedding_scale
+    for layer in range(shape.n_layers):
+        at = f"blk.{layer}."
+        y = product(at + "attn_output.weight", attended(at, layer, norm(x, at + "attn_norm.weight")))
+        x = x + (norm(y, at + "post_attention_norm.weight") if shape.post_norms else y)
         y = norm(x, at + "ffn_norm.weight")
-        gate = product(at + "ffn_gate.weight", y)
-        x = x + product(at + "ffn_down.weight", gate / (1 + np.exp(-gate)) * product(at + "ffn_up.weight", y))
+        gate, up = product(at + "ffn_gate.weight", y), product(at + "ffn_up.weight", y)
+        z = 2 * math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3) if shape.activation == "gelu" else gate
+        y = product(at + "ffn_down.weight", gate / (1 + np.exp(-z)) * up)
+        x = x + (norm(y, at + "post_ffw_norm.weight") if shape.post_norms else y)
     y = norm(x, "output_norm.weight")
     return product("output.weight" if "output.weight" in matrices else "token_embd.weight", y)

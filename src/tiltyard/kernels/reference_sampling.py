@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from tiltyard.kernels.reference import F32, F64, ZERO, exp32
+from tiltyard.kernels.reference_math import F32, F64, ZERO, exp32
 
 MASS_ONE = 2.0**40  # what the likeliest token weighs
 

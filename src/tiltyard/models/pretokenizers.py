@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tokenizers import Regex
 from tokenizers.normalizers import NFC, Normalizer
-from tokenizers.pre_tokenizers import ByteLevel, Digits, PreTokenizer, Sequence, Split
+from tokenizers.pre_tokenizers import ByteLevel, Digits, PreTokenizer, Punctuation, Sequence, Split
 
 LLAMA3_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -57,6 +57,17 @@ def _deepseek_coder() -> PreTokenizer:
     )
 
 
+def _falcon() -> PreTokenizer:
+    return Sequence(
+        [
+            Punctuation("contiguous"),
+            ByteLevel(add_prefix_space=False, use_regex=True),
+            Digits(individual_digits=False),
+            Split(Regex("[0-9][0-9][0-9]"), behavior="isolated"),
+        ]
+    )
+
+
 RULES: dict[str, Rule] = {
     "gpt-2": Rule(_gpt2),
     "smollm": Rule(_single_digits),
@@ -65,5 +76,6 @@ RULES: dict[str, Rule] = {
     "llama-bpe": Rule(_pattern(LLAMA3_PATTERN), ignore_merges=True, add_bos=True),
     "qwen2": Rule(_pattern(QWEN2_PATTERN), normalize=NFC),
     "deepseek-coder": Rule(_deepseek_coder),
+    "falcon": Rule(_falcon),
     "mpt": Rule(_gpt2, normalize=NFC),
 }

@@ -56,10 +56,12 @@ def refuse_too_long(tokenizer: Tokenizer, text: str, most_tokens: int | None, pa
 
 
 def prompt_ids(tokenizer: Tokenizer, text: str, *, special: bool) -> list[int]:
-    """Encode a raw prompt, with BOS in front if the model wants one and the text does not bring it."""
+    """Encode a raw prompt, with BOS in front and EOS behind if the model wants them and the text brings none."""
     ids = tokenizer.encode(text, special=special)
     if tokenizer.add_bos and tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
-        return [tokenizer.bos_id, *ids]
+        ids = [tokenizer.bos_id, *ids]
+    if tokenizer.add_eos and tokenizer.eos_id is not None and ids[-1:] != [tokenizer.eos_id]:
+        ids = [*ids, tokenizer.eos_id]
     return ids
 
 

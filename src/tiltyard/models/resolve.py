@@ -11,7 +11,7 @@ from tiltyard.identity.canonical import Digest, digest_of
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Behaviour, Weights
 from tiltyard.identity.store import IdentityStore
-from tiltyard.models.architecture import LlamaArchitecture
+from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
 from tiltyard.models.prompt import encode_messages
 from tiltyard.models.template import ChatTemplate, PlainTemplate
@@ -27,7 +27,7 @@ class ResolvedIdentity:
     behaviour: Behaviour
     template: ChatTemplate | PlainTemplate
     system_prompt: str | None
-    architecture: LlamaArchitecture
+    architecture: Architecture
 
     def put_artifacts(self, store: IdentityStore) -> None:
         """Keep the manifest and the bytes of template and system prompt under their digests."""
@@ -45,7 +45,10 @@ def resolve(
 
     Raises `ModelRejected` for a file that we cannot serve, `ConfigurationError` for a wrong declaration.
     """
-    architecture = LlamaArchitecture.from_gguf(gguf)
+    architecture = Architecture.from_gguf(gguf)
+    if declaration.rope_scaling is not None:
+        architecture = architecture.stretched(declaration.rope_scaling)
+    scaling = architecture.rope_scaling
     template = _template(declaration, gguf, base_dir)
     system_prompt = declaration.system_prompt
     behaviour = Behaviour(
@@ -60,6 +63,7 @@ def resolve(
         chat_template=template.digest,
         system_prompt=None if system_prompt is None else digest_of(system_prompt.encode()),
         kv_precision=declaration.kv_precision,
+        rope_scaling=None if scaling is None else scaling.to_manifest(),
         default_sampling=declaration.sampling,
     )
     return ResolvedIdentity(behaviour, template, system_prompt, architecture)

@@ -92,10 +92,11 @@ def parse_source(text: str, base_dir: Path | None = None) -> Source:
 
 
 def digest_of_model(path: Path, report: ProgressReport | None = None) -> Digest:
-    """Return a model file's digest, from the sidecar beside it while that fits, else by hashing."""
-    model = unchanged_model(path.resolve().parent)
-    if model is not None and model.path == path.resolve():
-        return model.sha256
+    """Return a model file's digest, from its sidecar while that fits (beside it, or a `file:` source's), else by hashing."""
+    path = path.resolve()
+    for model in (unchanged_model(path.parent), _FileSource("", path).cached(default_cache())):
+        if model is not None and model.path == path:
+            return model.sha256
     return hash_file(path, report or SilentProgress())
 
 

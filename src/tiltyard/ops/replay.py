@@ -25,6 +25,7 @@ from tiltyard.events.schema import BattleTurnFinished, GenerationFinished
 from tiltyard.identity.canonical import Digest, digest_of
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Behaviour
+from tiltyard.identity.rope import RopeScaling
 from tiltyard.identity.store import IdentityStore
 from tiltyard.kernels import NUMERICS_VERSION
 from tiltyard.models.gguf import GgufFile
@@ -189,6 +190,9 @@ class Replayer:
             model=NAME,
             quantization=wanted.weights.served_as,
             kv_precision=wanted.kv_precision,
+            rope_scaling=None
+            if wanted.rope_scaling is None
+            else RopeScaling.model_validate(wanted.rope_scaling),
             chat_template=self._template(wanted.chat_template, path),
             system_prompt=None
             if wanted.system_prompt is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "deadline"]
 
 
 class TopLogprob(TypedDict):

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from tiltyard.identity.canonical import Digest
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment
+from tiltyard.wire.terms import ServiceClass
 
 HEADER_GENERATION = "x-tiltyard-generation"
 HEADER_IDENTITY = "x-tiltyard-identity"
@@ -57,8 +58,13 @@ class WorkerSpec(WireModel):
     """How tokens are guessed ahead."""
     draft: DraftSpec | None = None
     """Who guesses, where `speculation` is `draft`."""
+    class_weights: dict[ServiceClass, float] | None = None
+    """`None`: the engine's own."""
     identity_store: str
     """Root of the content-addressed files; the worker keeps its manifests there."""
+    packed_cache: str | None = None
+    """Directory of packed weights; `None`: keep none."""
+    packed_cache_bytes: int = 0
 
 
 class IdentityStatus(WireModel):
@@ -94,7 +100,7 @@ class FinishedChoice(WireModel):
     index: int
     text: str
     token_ids: tuple[int, ...]
-    finish_reason: Literal["stop", "length", "cancelled", "failed"]
+    finish_reason: Literal["stop", "length", "cancelled", "failed", "deadline"]
     stop_match: str | None = None
 
 

@@ -18,16 +18,23 @@ import uvicorn
 import uvloop
 from pydantic import ValidationError
 
+from tiltyard.engine.fairness import FairnessConfig
 from tiltyard.engine.request import EngineRequest, SamplingSettings
-from tiltyard.errors import ConfigurationError, TiltyardError
+from tiltyard.errors import ConfigurationError, InvalidRequest, TiltyardError
 from tiltyard.identity.store import IdentityStore
 from tiltyard.wire.worker import WorkerSpec
 from tiltyard.worker.app import WorkerDoors
 from tiltyard.worker.host import HostSettings, ModelHost, load_host
+from tiltyard.worker.local import LocalModel
+from tiltyard.worker.packed_cache import PackedCache
 from tiltyard.worker.service import WorkerService
 from tiltyard.worker.speculate import DraftSource
+from tiltyard.worker.usage_metrics import WARM_UP_TENANT
 
 PARENT_WATCH_S = 0.5
+WARM_UP_WORDS = "A first answer costs more than the next, so this one is nobody's."
+WARM_UP_ROWS = 32
+"""Enough that the kernels take their ways for many rows."""
 EXIT_CONFIGURATION = 2
 EXIT_ENGINE_FAILED = 3
 
@@ -139,6 +146,10 @@ def load(spec: WorkerSpec) -> ModelHost:
                 if spec.speculation == "prompt-lookup"
                 else "off"
             ),
+            packed_cache=None
+            if spec.packed_cache is None
+            else PackedCache(Path(spec.packed_cache), spec.packed_cache_bytes),
+            fairness=FairnessConfig() if spec.class_weights is None else FairnessConfig(spec.class_weights),
         ),
         store=IdentityStore(Path(spec.identity_store)),
         progress=progress,
@@ -148,9 +159,18 @@ def load(spec: WorkerSpec) -> ModelHost:
 
 
 def warm(host: ModelHost) -> None:
-    """Run one token through the model."""
-    greedy = SamplingSettings(temperature=0.0)
-    host.engine.submit(EngineRequest("warm-up", (0,), greedy, 1, frozenset(), "warm-up"))
+    """Answer once, from messages to text, as a first request would; then run some rows that no cache knows."""
+    served = next(iter(host.identities.values()))
+    with contextlib.suppress(
+        InvalidRequest
+    ):  # a template may want more than a user's turn; the rows below do then
+        words = [{"role": "user", "content": WARM_UP_WORDS}]
+        LocalModel(host).generate(served.name, messages=words, seed=0, max_tokens=2)
+    rows = min(WARM_UP_ROWS, host.max_context_tokens - 1, host.config.vocab_size)
+    hot = SamplingSettings(temperature=1.0, top_p=0.9)
+    host.engine.submit(
+        EngineRequest("warm-up", tuple(range(rows)), hot, 2, frozenset(), "warm-up", tenant=WARM_UP_TENANT)
+    )
     while host.engine.has_work:
         host.engine.step()
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
-from tiltyard.engine.request import EmittedToken, EngineRequest, SamplingSettings
+from tiltyard.engine.request import EmittedToken, EngineRequest, Expired, RequestClass, SamplingSettings
 from tiltyard.identity.canonical import Digest, digest_of_json
 from tiltyard.identity.manifest import DefaultSampling
+from tiltyard.wire.answers import FinishReason
+from tiltyard.wire.terms import ServiceTerms
 from tiltyard.wire.worker import FinishedAnswer, FinishedChoice
 from tiltyard.worker.text import TextStream
 
@@ -23,6 +25,26 @@ class TokenSpelling(Protocol):
 
     def token_bytes(self, token_id: int) -> bytes:
         """The UTF-8 bytes that a token stands for; not always whole characters."""
+
+
+class Terms(NamedTuple):
+    """How urgent an answer is; deadlines are instants of the engine's clock, `None` for never."""
+
+    priority: RequestClass = "interactive"
+    queue_deadline_s: float | None = None
+    deadline_s: float | None = None
+
+    @classmethod
+    def starting(cls, asked: ServiceTerms, arrived_s: float) -> Terms:
+        """What a client asked for, counted from the arrival of its request."""
+        queue, total = (
+            None if limit is None else arrived_s + limit / 1e3
+            for limit in (asked.queue_deadline_ms, asked.deadline_ms)
+        )
+        return cls(asked.service_class, queue, total)
+
+
+DEFAULT_TERMS = Terms()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +64,7 @@ class AnswerPlan:
     logit_bias: tuple[tuple[int, float], ...] = ()
     n: int = 1
     top_logprobs: int | None = None
+    terms: Terms = DEFAULT_TERMS
 
     def engine_requests(self) -> tuple[EngineRequest, ...]:
         """One request a choice; choice `i` draws from seed `seed + i` (modulo 2^64)."""
@@ -65,6 +88,10 @@ class AnswerPlan:
                 stop_ids=self.stop_ids,
                 namespace=f"{self.behaviour}/{self.tenant}",
                 top_logprobs=self.top_logprobs,
+                tenant=self.tenant,
+                priority=self.terms.priority,
+                queue_deadline_s=self.terms.queue_deadline_s,
+                deadline_s=self.terms.deadline_s,
             )
             for index in range(self.n)
         )
@@ -89,7 +116,7 @@ class Update:
     scored: Sequence[ScoredToken]
     token_ids: Sequence[int]
     """Tokens since the last update; those of text that is held back come with it."""
-    finish_reason: str | None
+    finish_reason: FinishReason | None
     first: bool
     """The first update of this choice."""
     cancel: bool
@@ -105,7 +132,7 @@ class Choice:
         self.index = index
         self.request = request
         self.token_ids: list[int] = []
-        self.finish_reason: str | None = None
+        self.finish_reason: FinishReason | None = None
         self.stop_match: str | None = None
         self.admitted = False
         """Whether the engine has begun to work on it."""
@@ -140,6 +167,14 @@ class Choice:
         if token.logprob is not None and not ended_by_token:
             self._unshown.append((self._stream.characters, self._score(token, token.logprob, offset)))
         return self._update(text, cancel=match is not None and token.finish is None)
+
+    def expire(self) -> Update | None:
+        """The deadline has passed: what is held back is shown, and that is all."""
+        if self.finish_reason is not None:
+            return None
+        text, match = self._stream.finish()
+        self.finish_reason, self.stop_match = ("deadline", None) if match is None else ("stop", match)
+        return self._update(text, cancel=False)
 
     def _update(self, text: str, *, cancel: bool) -> Update | None:
         if text:
@@ -182,6 +217,8 @@ class Answer:
         self.admitted_s: float | None = None
         self.first_token_s: float | None = None
         self.finished_s: float | None = None
+        self.expired: Literal["queue", "total"] | None = None
+        """Which deadline ended a choice, if one did."""
         self._peak_blocks: dict[str, int] = {}
         self._drafted: dict[str, tuple[int, int]] = {}  # guessed for a choice, and right
         self._by_request: Mapping[str, Choice] = {c.request.request_id: c for c in self.choices}
@@ -217,6 +254,14 @@ class Answer:
             self.finished_s = at_s
         return update
 
+    def expire(self, expired: Expired, at_s: float) -> Update | None:
+        """The engine has dropped a choice because its time was over."""
+        self.expired = expired.deadline
+        update = self._by_request[expired.request_id].expire()
+        if not self.finished and all(c.finish_reason is not None for c in self.choices):
+            self.finished_s = at_s
+        return update
+
     def unfinished_request_ids(self) -> list[str]:
         """Requests that the engine may still be working on."""
         return [c.request.request_id for c in self.choices if c.finish_reason is None]
@@ -242,7 +287,7 @@ class Answer:
                     index=c.index,
                     text=c.text,
                     token_ids=tuple(c.token_ids),
-                    finish_reason="length" if c.finish_reason == "length" else "stop",
+                    finish_reason=c.finish_reason or "stop",
                     stop_match=c.stop_match,
                 )
                 for c in self.choices

@@ -26,6 +26,7 @@ from tiltyard.wire.openai import (
     parse_chat_request,
     parse_completion_request,
 )
+from tiltyard.wire.terms import ServiceTerms
 from tiltyard.wire.worker import (
     HEADER_CACHED_TOKENS,
     HEADER_GENERATION,
@@ -35,7 +36,7 @@ from tiltyard.wire.worker import (
     HEADER_TENANT,
     WorkerStatus,
 )
-from tiltyard.worker.answer import AnswerPlan
+from tiltyard.worker.answer import AnswerPlan, Terms
 from tiltyard.worker.frames import ChatFraming, CompletionFraming, Framing
 from tiltyard.worker.host import AnswerRequest, ModelHost, ServedIdentity
 from tiltyard.worker.metrics import CONTENT_TYPE
@@ -71,6 +72,7 @@ class WorkerDoors:
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
         service = self._loaded()
+        terms = _terms(request)
         body = parse_chat_request(await _body(request))
         identity = service.host.identity(body.model)
         messages = [message.model_dump() for message in body.messages]
@@ -79,7 +81,13 @@ class WorkerDoors:
         top_logprobs = (body.top_logprobs or 0) if body.logprobs else None
         try:
             plan = _plan(
-                service.host, identity, prompt, body=body, headers=request.headers, top_logprobs=top_logprobs
+                service.host,
+                identity,
+                prompt,
+                body=body,
+                headers=request.headers,
+                top_logprobs=top_logprobs,
+                terms=terms,
             )
         except InvalidRequest as error:
             error.param = "messages" if error.param == "prompt" else error.param
@@ -89,11 +97,18 @@ class WorkerDoors:
     async def completions(self, request: Request) -> Response:
         """`POST /v1/completions`."""
         service = self._loaded()
+        terms = _terms(request)
         body = parse_completion_request(await _body(request))
         identity = service.host.identity(body.model)
         prompt = await asyncio.to_thread(service.host.encode_text, body.prompt)
         plan = _plan(
-            service.host, identity, prompt, body=body, headers=request.headers, top_logprobs=body.logprobs
+            service.host,
+            identity,
+            prompt,
+            body=body,
+            headers=request.headers,
+            top_logprobs=body.logprobs,
+            terms=terms,
         )
         return self._answer(service, plan, CompletionFraming, stream=body.stream)
 
@@ -258,6 +273,7 @@ def _plan(
     body: ChatCompletionRequest | CompletionRequest,
     headers: Mapping[str, str],
     top_logprobs: int | None,
+    terms: Terms,
 ) -> AnswerPlan:
     if body.seed is None:
         raise InvalidRequest(
@@ -276,8 +292,13 @@ def _plan(
             n=body.n,
             top_logprobs=top_logprobs,
             ignore_stop_ids=body.ignore_eos,
+            terms=terms,
         ),
     )
+
+
+def _terms(request: Request) -> Terms:
+    return Terms.starting(ServiceTerms.read(request.headers), time.perf_counter())
 
 
 async def _body(request: Request) -> bytes:

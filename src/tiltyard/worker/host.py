@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tiltyard import __version__
 from tiltyard.engine.engine import Engine, EngineConfig
+from tiltyard.engine.fairness import FairnessConfig
 from tiltyard.engine.verify import Observer
 from tiltyard.errors import ConfigurationError, ContextTooLong, NotFound
-from tiltyard.identity.canonical import Digest, digest_of_file
+from tiltyard.identity.canonical import Digest
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import DefaultSampling, Deployment
 from tiltyard.identity.store import IdentityStore
@@ -19,10 +21,12 @@ from tiltyard.kernels import BLOCK_TOKENS, NativeModel, choose_isa
 from tiltyard.models.gguf import GgufFile
 from tiltyard.models.prompt import prompt_ids, refuse_too_long
 from tiltyard.models.resolve import ResolvedIdentity, render_prompt, resolve
+from tiltyard.models.sources import digest_of_model
 from tiltyard.models.tokenizer import Tokenizer
 from tiltyard.wire.worker import IdentityStatus
-from tiltyard.worker.answer import AnswerPlan
-from tiltyard.worker.load import load_native
+from tiltyard.worker.answer import DEFAULT_TERMS, AnswerPlan, Terms
+from tiltyard.worker.load import KeptPacking, load_native
+from tiltyard.worker.packed_cache import PackedCache
 from tiltyard.worker.speculate import DraftSource, SpeculationChoice, load_draft, speculation_of
 
 Progress = Callable[[int, int], None]
@@ -39,6 +43,8 @@ class HostSettings:
     max_batch_tokens: int = 256
     max_sequences: int = 64
     speculation: SpeculationChoice = "off"
+    packed_cache: PackedCache | None = None
+    fairness: FairnessConfig = field(default_factory=FairnessConfig)
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,7 @@ class AnswerRequest:
     n: int = 1
     top_logprobs: int | None = None
     ignore_stop_ids: bool = False
+    terms: Terms = DEFAULT_TERMS
 
 
 class ModelHost:
@@ -153,6 +160,7 @@ class ModelHost:
             logit_bias=tuple(sorted(request.logit_bias.items())),
             n=request.n,
             top_logprobs=request.top_logprobs,
+            terms=request.terms,
         )
         self.engine.check(plan.engine_requests()[0])
         return plan
@@ -170,25 +178,36 @@ def load_host(
 ) -> ModelHost:
     """Load a model file and resolve the identities; manifests and artifacts go into `store` if given.
 
-    All identities must agree in quantization and KV precision, since they share the weights in memory.
+    All identities must agree in quantization, KV precision and RoPE scaling, since they share the weights in
+    memory.
     Raises `ConfigurationError` if they do not, `ModelRejected` if the file is not fit.
     """
     first = _one_way_of_holding(identities)
-    weights_digest = digest_of_file(model_path)
-    with GgufFile.open(model_path) as gguf:
-        tokenizer = Tokenizer.from_gguf(gguf)
+    cache = settings.packed_cache
+    weights_digest = digest_of_model(model_path)
+    with GgufFile.open(model_path) as gguf, ThreadPoolExecutor(1) as aside:
+        # The vocabulary is Python's work and takes longest; packing needs no Python and goes on meanwhile.
+        tokenizing = aside.submit(Tokenizer.from_gguf, gguf)
         resolved = {
             name: resolve(declaration, gguf, weights_digest, base_dir or model_path.parent)
             for name, declaration in identities.items()
         }
         architecture = next(iter(resolved.values())).architecture
+
+        def heard(done: int, total: int) -> None:
+            if tokenizing.done():
+                tokenizing.result()  # a vocabulary that is refused ends the load here, not after gigabytes
+            if progress is not None:
+                progress(done, total)
+
         native = load_native(
             gguf,
             architecture,
             quantization=first.quantization,
             threads=settings.threads,
             isa=choose_isa(settings.isa),
-            progress=progress,
+            progress=heard,
+            packing=None if cache is None else KeptPacking(cache, weights_digest),
         )
         draft = (
             load_draft(
@@ -201,6 +220,7 @@ def load_host(
             if isinstance(settings.speculation, DraftSource)
             else None
         )
+        tokenizer = tokenizing.result()
     native.allocate_kv(1, first.kv_precision)  # to learn the size of a block
     bytes_a_block = native.kv_bytes_per_block + (draft.native.kv_bytes_per_block if draft else 0)
     blocks = settings.kv_memory_bytes // bytes_a_block
@@ -226,6 +246,7 @@ def load_host(
             vocab_size=architecture.vocab_size,
             precision=first.kv_precision,
         ),
+        fairness=settings.fairness,
     )
     speculation = draft.name if draft else None if settings.speculation == "off" else "prompt-lookup"
     served = {
@@ -255,11 +276,11 @@ def hardware_name() -> str:
 def _one_way_of_holding(identities: Mapping[str, IdentityDeclaration]) -> IdentityDeclaration:
     if not identities:
         raise ConfigurationError("a worker needs at least one identity", param="identities")
-    ways = {(d.quantization, d.kv_precision) for d in identities.values()}
+    ways = {(d.quantization, d.kv_precision, d.rope_scaling) for d in identities.values()}
     if len(ways) > 1:
         raise ConfigurationError(
-            f"identities {', '.join(sorted(identities))} differ in quantization or kv_precision and cannot "
-            "share one worker; start a worker for each",
+            f"identities {', '.join(sorted(identities))} differ in quantization, kv_precision or rope_scaling "
+            "and cannot share one worker; start a worker for each",
             param="identities",
         )
     return next(iter(identities.values()))

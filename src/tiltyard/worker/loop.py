@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 from tiltyard.engine.engine import Engine
-from tiltyard.engine.request import EngineRequest, StepResult
+from tiltyard.engine.fairness import CLASSES
+from tiltyard.engine.request import EngineRequest, Queue, RequestClass, StepResult
 
 IDLE_S = 1.0
 """An idle thread looks around this often, which shows that it is alive."""
@@ -28,6 +29,7 @@ class EngineState:
     idle: bool = True
     seen_s: float = 0.0
     """When the thread last finished a step or looked around idly (`time.perf_counter`)."""
+    queues: Mapping[RequestClass, Queue] = field(default_factory=dict)
     tokens_per_s: float = 0.0
     """Smoothed speed: tokens run a second, prefill and decode together."""
 
@@ -142,6 +144,7 @@ class EngineLoop:
             unfinished_tokens=engine.unfinished_tokens,
             blocks_used=engine.blocks_used,
             blocks_cached=engine.blocks_cached,
+            queues={name: engine.queue(name) for name in CLASSES},
             idle=not engine.has_work,
             seen_s=self._clock(),
             tokens_per_s=self._speed,

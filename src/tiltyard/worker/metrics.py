@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from tiltyard.engine.request import EngineCounters
+from tiltyard.engine.engine import Engine
 from tiltyard.worker.answer import Answer
 from tiltyard.worker.loop import EngineState, StepReport
+from tiltyard.worker.usage_metrics import UsageCollector
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Seconds; vLLM's buckets for the same names, shortened.
@@ -54,14 +55,31 @@ TOKEN_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
 STEP_TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 
 
+COUNTS = (
+    (
+        "expired_in_queue",
+        "tiltyard_expired_in_queue",
+        "Requests that were not admitted by their queue deadline.",
+    ),
+    ("expired", "tiltyard_expired", "Requests that did not finish by their deadline."),
+    (
+        "class_preemptions",
+        "tiltyard_class_preemptions",
+        "Preemptions that made room for a more urgent class.",
+    ),
+)
+"""Fields of `EngineCounters` under our own names."""
+
+
 class WorkerMetrics:
     """One registry for one worker; the label `model_name` is the worker's name."""
 
-    def __init__(self, worker: str, kv_blocks: int, counters: EngineCounters) -> None:
+    def __init__(self, worker: str, engine: Engine) -> None:
         self.registry = CollectorRegistry()
-        self._kv_blocks = kv_blocks
+        self._kv_blocks = engine.config.kv_blocks
+        self._state = EngineState()
         self._worker = worker
-        self._counters = counters
+        self._counters = engine.counters
         self._seen = self._totals()  # a warm-up has been counted already
         own, label = self.registry, ["model_name"]
 
@@ -129,6 +147,14 @@ class WorkerMetrics:
             "vllm:request_generation_tokens", "Tokens generated a request.", TOKEN_BUCKETS
         )
         self._step_tokens = histogram("vllm:iteration_tokens_total", "Tokens run a step.", STEP_TOKEN_BUCKETS)
+        own.register(
+            UsageCollector(
+                worker,
+                usage=lambda: list(engine.usage.items()),
+                state=lambda: self._state,
+                counts=lambda: [(name, text, getattr(self._counters, field)) for field, name, text in COUNTS],
+            )
+        )
 
     def step(self, report: StepReport) -> None:
         """Count one step."""
@@ -161,6 +187,7 @@ class WorkerMetrics:
 
     def exposition(self, state: EngineState) -> bytes:
         """Bring the gauges up to date and write everything in Prometheus' text format."""
+        self._state = state
         self._running.set(state.running)
         self._waiting.set(state.waiting)
         self._kv_usage.set(state.blocks_used / self._kv_blocks)

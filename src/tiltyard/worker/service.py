@@ -8,12 +8,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Literal
 
 import orjson
 
-from tiltyard.engine.request import EmittedToken
-from tiltyard.errors import Conflict, Overloaded, TiltyardError, Unavailable, UpstreamFailed, to_http
+from tiltyard.engine.fairness import CLASSES
+from tiltyard.engine.request import EmittedToken, Expired, RequestClass
+from tiltyard.errors import (
+    Conflict,
+    DeadlineExceeded,
+    Overloaded,
+    TiltyardError,
+    Unavailable,
+    UpstreamFailed,
+    to_http,
+)
 from tiltyard.wire.sse import DONE_FRAME, frame
+from tiltyard.wire.terms import HEADER_DEADLINE, HEADER_QUEUE_DEADLINE
 from tiltyard.wire.worker import WorkerStatus
 from tiltyard.worker.answer import Answer, AnswerPlan
 from tiltyard.worker.frames import Framing
@@ -62,8 +73,21 @@ class LiveAnswer:
             self.framing.remember(update)
         return update.cancel
 
+    def expire(self, expired: Expired, at_s: float) -> None:
+        """The engine has dropped a choice because its time was over."""
+        update = self.answer.expire(expired, at_s)
+        if update is None:
+            return
+        if self._stream:
+            self._frames.append(self.framing.update(update))
+        else:
+            self.framing.remember(update)
+
     def wake(self) -> None:
         """Tell the reader that there is news."""
+        answer = self.answer
+        if answer.expired is not None and answer.finished and answer.first_token_s is None and not self._over:
+            self.fail(_too_late(answer, answer.expired))
         if self.answer.finished and not self._over:
             self._over = True
             self._frames += [self.framing.last(), DONE_FRAME] if self._stream else [self.framing.whole()]
@@ -85,20 +109,32 @@ class LiveAnswer:
         self._news.set()
 
 
+def _too_late(answer: Answer, deadline: Literal["queue", "total"]) -> DeadlineExceeded:
+    if deadline == "queue":
+        return DeadlineExceeded(
+            f"{answer.plan.generation} was still in the queue at its queue deadline; nothing was run",
+            param=HEADER_QUEUE_DEADLINE,
+        )
+    return DeadlineExceeded(
+        f"{answer.plan.generation} had no token yet at its deadline; allow more time or ask for less",
+        param=HEADER_DEADLINE,
+    )
+
+
 class WorkerService:
     """Requests in, frames out, over one loaded model."""
 
     def __init__(self, worker: str, host: ModelHost, *, max_queue: int) -> None:
         self.worker = worker
         self.host = host
-        self.metrics = WorkerMetrics(worker, host.config.kv_blocks, host.engine.counters)
+        self.metrics = WorkerMetrics(worker, host.engine)
         self.draining = False
         self.dead = False
         self.warmed = False
         self.on_idle: Callable[[], None] | None = None
         """Called when the last answer has ended while draining."""
         self._max_queue = max_queue
-        self._queued = 0
+        self._queued = dict.fromkeys(CLASSES, 0)
         self._live: dict[str, LiveAnswer] = {}  # by engine request id
         self._event_loop = asyncio.get_running_loop()
         self._engine = EngineLoop(
@@ -127,12 +163,13 @@ class WorkerService:
         if self.draining:
             self.metrics.rejected("draining")
             raise Unavailable(f"worker {self.worker} is draining; ask another one")
-        if self._queued + plan.n > self._max_queue:
+        own = plan.terms.priority
+        if self._queued[own] + plan.n > self._max_queue:
             self.metrics.rejected("queue_full")
-            wait_s = self._retry_after_s()
+            wait_s = self._retry_after_s(own)
             raise Overloaded(
-                f"worker {self.worker} has {self._queued} requests waiting, at most {self._max_queue} may; "
-                f"try again in {wait_s:.0f} s",
+                f"worker {self.worker} has {self._queued[own]} {own} requests waiting, at most "
+                f"{self._max_queue} may; try again in {wait_s:.0f} s",
                 retry_after_s=wait_s,
             )
 
@@ -150,7 +187,7 @@ class WorkerService:
                 f"generation {plan.generation!r} is already running here", param="x-tiltyard-generation"
             )
         self._live.update((request.request_id, live) for request in requests)
-        self._queued += len(requests)
+        self._queued[plan.terms.priority] += len(requests)
         self._engine.submit(requests)
         return live
 
@@ -162,7 +199,7 @@ class WorkerService:
             self.metrics.cancelled()
         for choice in live.answer.choices:
             if self._live.pop(choice.request.request_id, None) is not None and not choice.admitted:
-                self._queued -= 1
+                self._queued[live.answer.plan.terms.priority] -= 1
         if self.draining and not self._live and self.on_idle is not None:
             self.on_idle()
 
@@ -195,10 +232,13 @@ class WorkerService:
             last_step_age_ms=(time.perf_counter() - state.seen_s) * 1e3,
         )
 
-    def _retry_after_s(self) -> float:
-        """How long the engine needs for what it has, at the speed it had lately."""
-        state = self.state
-        return min(LONGEST_RETRY_S, max(1.0, state.unfinished_tokens / max(state.tokens_per_s, 1.0)))
+    def _retry_after_s(self, own: RequestClass) -> float:
+        """How long the engine needs for what it has of a class, at that class's share of the speed it had lately."""
+        state, weights = self.state, self.host.config.fairness.weights
+        busy = {name for name, queue in state.queues.items() if queue.unfinished_tokens} | {own}
+        share = weights[own] / sum(weights[name] for name in busy)
+        backlog = state.queues[own].unfinished_tokens if own in state.queues else 0
+        return min(LONGEST_RETRY_S, max(1.0, backlog / max(state.tokens_per_s * share, 1.0)))
 
     def _from_engine(self, call: Callable[..., None], *arguments: object) -> None:
         if not self._event_loop.is_closed():
@@ -208,8 +248,13 @@ class WorkerService:
         self.metrics.step(report)
         for request_id in report.result.admitted:
             if (live := self._live.get(request_id)) is not None:
-                self._queued -= live.answer.admit(request_id, report.started_s)
+                own = live.answer.plan.terms.priority
+                self._queued[own] -= live.answer.admit(request_id, report.started_s)
         touched: dict[int, LiveAnswer] = {}
+        for expired in report.result.expired:
+            if (live := self._live.get(expired.request_id)) is not None:
+                live.expire(expired, report.started_s)
+                touched[id(live)] = live
         over: list[str] = []
         for token in report.result.emitted:
             if (live := self._live.get(token.request_id)) is None:
@@ -223,6 +268,11 @@ class WorkerService:
             live.wake()
             if live.answer.finished:
                 self.metrics.finished(live.answer)
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait, of all classes."""
+        return sum(self._queued.values())
 
     def _engine_failed(self) -> None:
         self.dead = True

@@ -11,7 +11,7 @@ from tiltyard.engine.speculation import Speculation
 from tiltyard.errors import ConfigurationError
 from tiltyard.identity.canonical import digest_of_file
 from tiltyard.kernels import NativeModel, choose_isa
-from tiltyard.models.architecture import LlamaArchitecture
+from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
 from tiltyard.models.tokenizer import tokenizer_digest
 from tiltyard.worker.calibrate import measure_step_costs
@@ -47,7 +47,7 @@ def load_draft(source: DraftSource, gguf: GgufFile, *, threads: int, isa: str, p
                 'Choose a model of the same family, or speculation = "prompt-lookup".',
                 param="speculation",
             )
-        architecture = LlamaArchitecture.from_gguf(draft)
+        architecture = Architecture.from_gguf(draft)
         native = load_native(
             draft, architecture, quantization=source.quantization, threads=threads, isa=choose_isa(isa)
         )

@@ -1,0 +1,65 @@
+"""Measure everything and write docs/performance.md: `make bench`, or `make bench ARGS="--only peers sessions"`.
+
+Each section of that page between `<!-- begin NAME -->` and `<!-- end NAME -->` is what one script of this folder
+printed, with the environment and the time below it. A script prints Markdown to stdout and its progress to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from environment import ROOT, environment
+
+PAGE = ROOT / "docs" / "performance.md"
+SCRIPTS = {
+    "peers": ["peers.py"],
+    "kernels": ["kernels.py"],
+    "sessions": ["sessions.py"],
+}
+
+
+def measured(name: str) -> str:
+    """Run one script; what it printed, with its environment."""
+    began = time.monotonic()
+    script, *arguments = SCRIPTS[name]
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / script), *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    minutes = (time.monotonic() - began) / 60
+    day = time.strftime("%d %B %Y")
+    return f"{done.stdout.strip()}\n\n*{day}, {minutes:.1f} minutes: {environment()}*\n"
+
+
+def replaced(page: str, name: str, text: str) -> str:
+    """The page with a section's text replaced; raises `ValueError` if the page has no such section."""
+    section = re.compile(rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
+    if not section.search(page):
+        raise ValueError(f"{PAGE} has no section {name!r}")
+    return section.sub(lambda found: f"{found[1]}{text}{found[2]}", page)
+
+
+def main() -> None:
+    """Measure the sections asked for, one after another, writing each when it is there."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", choices=SCRIPTS, default=list(SCRIPTS))
+    arguments = parser.parse_args()
+    for number, name in enumerate(arguments.only, 1):
+        print(f"[{number}/{len(arguments.only)}] {name}", file=sys.stderr, flush=True)
+        text = measured(name)
+        print(text, flush=True)
+        PAGE.write_text(replaced(PAGE.read_text(), name, text))
+    print(f"written to {PAGE.relative_to(ROOT)}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

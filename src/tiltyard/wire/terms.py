@@ -1,0 +1,69 @@
+"""How urgent a request is and how long it may take: what a client says in headers, the same to gateway and worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, cast, get_args
+
+from tiltyard.errors import InvalidRequest
+
+ServiceClass: TypeAlias = Literal["interactive", "agent", "batch"]
+
+HEADER_CLASS = "x-tiltyard-class"
+HEADER_QUEUE_DEADLINE = "x-tiltyard-queue-deadline-ms"
+HEADER_DEADLINE = "x-tiltyard-deadline-ms"
+MAX_DEADLINE_MS = 7 * 24 * 3600 * 1000
+_CLASSES: tuple[str, ...] = get_args(ServiceClass)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTerms:
+    """Class and deadlines of one request; milliseconds count from its arrival.
+
+    >>> ServiceTerms.read({"x-tiltyard-class": "batch", "x-tiltyard-deadline-ms": "60000"}).deadline_ms
+    60000
+    """
+
+    service_class: ServiceClass = "interactive"
+    queue_deadline_ms: int | None = None
+    """By then a worker must have begun."""
+    deadline_ms: int | None = None
+    """By then the answer must have ended."""
+
+    @classmethod
+    def read(cls, headers: Mapping[str, str]) -> ServiceTerms:
+        """Read a request's headers; raises `InvalidRequest` naming the header."""
+        name = headers.get(HEADER_CLASS, "interactive")
+        if name not in _CLASSES:
+            raise InvalidRequest(
+                f"{HEADER_CLASS} is {name[:40]!r}; it must be one of {', '.join(_CLASSES)}",
+                param=HEADER_CLASS,
+            )
+        return cls(
+            cast(ServiceClass, name),
+            _milliseconds(headers, HEADER_QUEUE_DEADLINE),
+            _milliseconds(headers, HEADER_DEADLINE),
+        )
+
+    def headers(self, *, elapsed_ms: float) -> dict[str, str]:
+        """The headers for the next hop, which starts to count `elapsed_ms` later."""
+        headers: dict[str, str] = {HEADER_CLASS: self.service_class}
+        for name, limit in (
+            (HEADER_QUEUE_DEADLINE, self.queue_deadline_ms),
+            (HEADER_DEADLINE, self.deadline_ms),
+        ):
+            if limit is not None:
+                headers[name] = str(max(1, round(limit - elapsed_ms)))
+        return headers
+
+
+def _milliseconds(headers: Mapping[str, str], name: str) -> int | None:
+    text = headers.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= 12 and 1 <= int(text) <= MAX_DEADLINE_MS):
+        raise InvalidRequest(
+            f"{name} is {text[:40]!r}; it must be whole milliseconds from 1 to {MAX_DEADLINE_MS}", param=name
+        )
+    return int(text)
