@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 import numpy as np
 import uvicorn
@@ -34,6 +34,7 @@ class ByteTokenizer:
     """Token `i` is byte `i`; token 256 ends an answer."""
 
     bos_id = None
+    control_tokens: ClassVar[dict[str, int]] = {"<end>": END}
     add_bos = False
     add_eos = False
     stop_ids = frozenset({END})

@@ -137,6 +137,36 @@ Array<int32_t, 1> sample_rows(Array<const float, 2> logits, Floats temperature, 
     return owned(std::move(tokens), rows);
 }
 
+using Scores = std::tuple<Array<float, 1>, Array<int32_t, 1>, Array<int32_t, 2>, Array<float, 2>>;
+
+template <class T>
+Array<T, 2> owned(std::unique_ptr<T[]> data, size_t rows, size_t columns) {
+    T* raw = data.release();
+    nb::capsule owner(raw, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+    return Array<T, 2>(raw, {rows, columns}, owner);
+}
+
+Scores score_tokens(Array<const float, 2> logits, Ids tokens, int k, const std::string& isa) {
+    const size_t rows = logits.shape(0);
+    const int vocab = size_of(logits.shape(1), "logits");
+    check_length("tokens", tokens.size(), rows);
+    if (k < 0 || k > vocab)
+        refuse("k is " + std::to_string(k) + "; the vocabulary has " + std::to_string(vocab));
+    auto logprobs = std::make_unique<float[]>(rows);
+    auto ranks = std::make_unique<int32_t[]>(rows);
+    auto top_ids = std::make_unique<int32_t[]>(rows * k);
+    auto top = std::make_unique<float[]>(rows * k);
+    {
+        nb::gil_scoped_release release;
+        const KernelTable& kernels = kernels_for(isa);
+        for (size_t r = 0; r < rows; r++)
+            score_token(kernels, logits.data() + r * vocab, vocab, tokens.data()[r], k, &logprobs[r],
+                        &ranks[r], top_ids.get() + r * k, top.get() + r * k);
+    }
+    return {owned(std::move(logprobs), rows), owned(std::move(ranks), rows),
+            owned(std::move(top_ids), rows, k), owned(std::move(top), rows, k)};
+}
+
 nb::dict operator_seconds(Model& model) {
     nb::dict seconds;
     const auto values = model.operator_seconds();
@@ -327,6 +357,21 @@ NB_MODULE(_native, m) {
         },
         "row"_a.noconvert(), "token_ids"_a.noconvert(), "values"_a.noconvert(),
         "In place: row[token_ids] += values.");
+    m.def(
+        "apply_mask",
+        [](Array<float, 1> row, Array<const uint32_t, 1> mask) {
+            const int vocab = size_of(row.size(), "row");
+            check_length("mask", mask.size(), ((size_t)vocab + 31) / 32);
+            nb::gil_scoped_release release;
+            apply_mask(row.data(), vocab, mask.data());
+        },
+        "row"_a.noconvert(), "mask"_a.noconvert(),
+        "In place: row[i] becomes minus infinity where bit i % 32 of mask[i // 32] is 0.");
+    m.def("score_tokens", &score_tokens, "logits"_a.noconvert(), "tokens"_a.noconvert(), "k"_a, nb::kw_only(),
+          "isa"_a = "",
+          "For each row of logits [R, V] and its token: log probability [R], rank [R] (1: the likeliest; "
+          "equals by id),\n"
+          "and the k likeliest tokens with their log probabilities, [R, k] each. At temperature 1.");
     m.def(
         "log_probabilities",
         [](Floats logits, Ids tokens, const std::string& isa) {

@@ -63,12 +63,41 @@ def test_a_request_with_every_setting_is_made_again(yard: Tiltyard) -> None:
         "n": 2,
         "stop": ["the end"],
         "ignore_eos": True,
+        "stop_token_ids": [7],
+        "include_stop_str_in_output": True,
+        "min_tokens": 10,
+        "bad_words": ["the", "girl"],
+        "allowed_token_ids": list(range(2_000)),
+        "skip_special_tokens": False,
+        "truncate_prompt_tokens": 3,
     }
     answer = httpx2.post(f"{yard.url}/v1/completions", json=body, timeout=120)
     assert answer.status_code == 200, answer.text
     replay = yard.run("replay", answer.headers["x-tiltyard-generation"], "--json")
     assert replay.returncode == 0, replay.stderr
     assert orjson.loads(replay.stdout)["tokens"] == answer.json()["usage"]["completion_tokens"]
+
+
+def test_an_answer_of_a_demanded_form_is_held_to_it_again(yard: Tiltyard) -> None:
+    # The order of a schema's properties means something, and canonical JSON would lose it.
+    schema = {
+        "type": "object",
+        "properties": {"z": {"enum": ["up", "down"]}, "a": {"type": "boolean"}},
+        "required": ["z", "a"],
+        "additionalProperties": False,
+    }
+    body = {
+        "model": "smollm2-hot",
+        "messages": [{"role": "user", "content": QUESTION}],
+        "max_tokens": 40,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "turn", "schema": schema}},
+    }
+    answer = httpx2.post(f"{yard.url}/v1/chat/completions", json=body, timeout=120)
+    assert answer.status_code == 200, answer.text
+    assert list(orjson.loads(answer.json()["choices"][0]["message"]["content"])) == ["z", "a"]
+    replay = yard.run("replay", answer.headers["x-tiltyard-generation"])
+    assert replay.returncode == 0, replay.stderr
+    assert replay.stdout.endswith("identical\n")
 
 
 def test_a_changed_recording_shows_the_first_difference_and_exits_3(yard: Tiltyard, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_the_openai_package_sees_the_field_it_got_wrong(client: OpenAI) -> None:
         client.chat.completions.create(
             model="chat", messages=[{"role": "user", "content": "x"}], extra_body={"guided_json": {}}
         )
-    assert (caught.value.param, caught.value.code) == ("guided_json", "unknown_parameter")
+    assert (caught.value.param, caught.value.code) == ("guided_json", "unsupported_parameter")
     with pytest.raises(openai.NotFoundError, match="available: chat, plain, warm"):
         client.chat.completions.create(model="gpt-9", messages=[{"role": "user", "content": "x"}])
 

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from tiltyard.kernels import _native as native
 from tiltyard.kernels import (
     add_bias,
+    apply_mask,
     apply_penalties,
     available_isas,
     log_probabilities,
     sample_rows,
+    score_tokens,
     top_log_probabilities,
 )
 from tiltyard.kernels import reference_sampling as reference
@@ -248,3 +250,66 @@ def test_top_log_probabilities_are_ranked_with_ties_by_id() -> None:
     assert top_log_probabilities(row, 0)[0].tolist() == []
     wide = np.random.default_rng(3).standard_normal(5000).astype(np.float32)
     assert top_log_probabilities(wide, 20)[0].tolist() == np.argsort(-wide, kind="stable")[:20].tolist()
+
+
+@settings(deadline=None)
+@given(st.integers(1, 700), st.integers(0, 2**32), st.integers(1, 40))
+def test_a_mask_leaves_what_it_allows_and_nothing_else(vocab: int, seed: int, share: int) -> None:
+    rng = np.random.default_rng(seed)
+    logits = rng.standard_normal(vocab).astype(np.float32)
+    allowed = {i for i in range(vocab) if rng.integers(share) == 0}
+    words = np.zeros(-(-vocab // 32), np.uint32)
+    for i in allowed:
+        words[i // 32] |= np.uint32(1 << i % 32)
+    row = logits.copy()
+    apply_mask(row, words)
+    assert row.tobytes() == reference.apply_mask(logits, allowed).tobytes()
+
+
+@pytest.mark.parametrize("isa", available_isas())
+def test_scores_are_log_probability_rank_and_the_likeliest(isa: str) -> None:
+    rng = np.random.default_rng(3)
+    logits = np.round(rng.standard_normal((6, 1000)) * 4, 1).astype(np.float32)  # with many equals
+    tokens = rng.integers(0, 1000, 6).astype(np.int32)
+    logprobs, ranks, ids, values = score_tokens(logits, tokens, 7, isa=isa)
+    for r, token in enumerate(tokens.tolist()):
+        assert logprobs[r] == log_probabilities(logits[r], tokens[r : r + 1], isa=isa)[0]
+        assert ranks[r] == reference.rank_of(logits[r], token)
+        expected_ids, expected = top_log_probabilities(logits[r], 7, isa=isa)
+        assert ids[r].tolist() == expected_ids.tolist()
+        assert [reference.rank_of(logits[r], i) for i in ids[r].tolist()] == [1, 2, 3, 4, 5, 6, 7]
+        assert values[r].tobytes() == expected.tobytes()
+
+
+def test_scores_of_no_row_or_a_wrong_token_are_refused_or_empty() -> None:
+    assert score_tokens(np.zeros((0, 9), np.float32), np.zeros(0, np.int32), 2)[2].shape == (0, 2)
+    with pytest.raises(ValueError, match="token 9 is outside"):
+        score_tokens(np.zeros((1, 9), np.float32), np.array([9], np.int32), 0)
+    with pytest.raises(ValueError, match="mask"):
+        apply_mask(np.zeros(33, np.float32), np.zeros(1, np.uint32))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    shape=st.sampled_from(["flat", "equal", "spread", "steps"]),
+    temperature=st.sampled_from([0.01, 0.8, 3.0, 1000.0]),
+    top_k=st.sampled_from([0, 1, 7, 300, 600, 5000]),
+    top_p=st.sampled_from([0.05, 0.5, 0.9, 0.999999, 1.0]),
+    min_p=st.sampled_from([0.0, 1e-12, 0.1]),
+    seed=st.integers(0, 2**64 - 1),
+)
+def test_rows_of_any_shape_and_of_several_blocks_are_drawn_as_specified(
+    *, shape: str, temperature: float, top_k: int, top_p: float, min_p: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed % 1000)
+    n = 777
+    logits = {
+        "flat": rng.standard_normal(n) * 0.01,
+        "equal": np.full(n, 3.0),
+        "spread": rng.standard_normal(n) * 12,
+        "steps": rng.integers(-4, 5, n) * 7.0,
+    }[shape].astype(np.float32)
+    logits[rng.integers(0, n, 50)] = -INF
+    cuts = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
+    drawn = draw(logits, **cuts, positions=3).tolist()  # type: ignore[arg-type]
+    assert drawn == [reference.sample(logits, **cuts, position=p) for p in range(3)]  # type: ignore[arg-type]

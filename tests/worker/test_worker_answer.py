@@ -3,6 +3,7 @@ from __future__ import annotations
 from tiltyard.engine.request import EmittedToken, Finish
 from tiltyard.identity.canonical import digest_of_json
 from tiltyard.identity.manifest import DefaultSampling
+from tiltyard.wire.decoding import Decoding
 from tiltyard.worker.answer import Answer, AnswerPlan, ScoredToken
 
 SPELLINGS = {
@@ -23,9 +24,7 @@ class Spelling:
         return SPELLINGS[token_id]
 
 
-def plan(
-    *, stop: tuple[str, ...] = (), n: int = 1, seed: int = 5, top_logprobs: int | None = None
-) -> AnswerPlan:
+def plan(*, n: int = 1, seed: int = 5, top_logprobs: int | None = None, **decoding: object) -> AnswerPlan:
     return AnswerPlan(
         generation="gen_1",
         identity="m",
@@ -36,7 +35,7 @@ def plan(
         sampling=DefaultSampling(max_tokens=8),
         seed=seed,
         stop_ids=frozenset({STOP_ID}),
-        stop=stop,
+        decoding=Decoding(**decoding),  # type: ignore[arg-type]
         n=n,
         top_logprobs=top_logprobs,
     )

@@ -414,7 +414,7 @@ async def test_a_worker_that_is_still_loading_says_so() -> None:
     [
         (completion(model="other"), 404, "model"),
         ({k: v for k, v in completion().items() if k != "seed"}, 400, "seed"),
-        (completion(echo=True), 400, "echo"),
+        (completion(suffix="x"), 400, "suffix"),
         (completion(max_tokens=512), 400, "max_tokens"),
         (completion("y" * 600), 400, "prompt"),
         (completion(logit_bias={"300": 1}), 400, "logit_bias"),

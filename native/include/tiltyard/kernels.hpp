@@ -83,6 +83,9 @@ struct KvView {
     size_t block_bytes = 0;  // from one block to the next
 };
 
+constexpr int kRowBlock = 256;                // logits that the sampler looks at or passes over together
+constexpr double kMassOne = 1099511627776.0;  // 2^40: what the likeliest token weighs
+
 struct KernelTable {
     const char* isa;
     int tile_tokens;  // the most token rows that one tile call takes, at most kTileTokens
@@ -122,6 +125,10 @@ struct KernelTable {
 
     // sampling, over one row of n logits, n arbitrary
     float (*row_maximum)(const float* x, int n);
+    // of each block of kRowBlock (256) values, the last one shorter
+    void (*row_block_maxima)(const float* x, int n, float* maxima);
+    void (*row_block_masses)(const float* weight, int n,
+                             int64_t* masses);            // sums of floor(weight * kMassOne)
     int (*row_find)(const float* x, int n, float value);  // first index that equals value, or -1
     // scaled[i] = (x[i] - maximum) / temperature; weight[i] = exp(scaled[i]), 0 below -87
     void (*row_weights)(const float* x, int n, float maximum, float temperature, float* scaled,

@@ -26,16 +26,18 @@ class Sampler {
 
   private:
     struct Cut;  // the last token kept, in the order (logit descending, id ascending)
-    Cut top_k_cut(const float* logits, int k) const;
-    Cut top_p_cut(const float* logits, float top_p, const Cut& before) const;
-    std::vector<int> ranked_bucket(const float* logits, int bucket) const;
+    Cut find_cut(const float* logits, float maximum, const SamplingRow& row, int64_t all);
+    void gather(const float* logits, float lowest);
+    void split_at(const float* logits, int begin, int n, int end);
+    int64_t mass_between(int begin, int end) const;
+    int draw(const SamplingRow& row, int64_t total) const;
+    int draw_from_all(const SamplingRow& row, int64_t total) const;
 
     const KernelTable& kernels_;
-    const int vocab_;
-    std::vector<float> scaled_, weights_;
-    std::vector<int64_t> mass_;  // weight * 2^40, an integer
-    std::vector<int64_t> bucket_mass_;
-    std::vector<int> bucket_count_;
+    const int vocab_, blocks_;  // blocks of kRowBlock
+    std::vector<float> scaled_, weights_, maxima_;
+    std::vector<int64_t> masses_;  // of blocks
+    std::vector<int> ids_;         // the tokens that are looked at
 };
 
 // repetition over all `tokens` (distinct), presence and frequency over those with output_counts > 0; as vLLM
@@ -43,11 +45,18 @@ class Sampler {
 void apply_penalties(float* row, int vocab, const int32_t* tokens, const int32_t* output_counts, int n,
                      float repetition, float presence, float frequency);
 void add_bias(float* row, int vocab, const int32_t* tokens, const float* values, int n);
+// row[i] = -infinity where bit i % 32 of mask[i / 32] is 0
+void apply_mask(float* row, int vocab, const uint32_t* mask);
 
 // of the softmax at temperature 1
 void log_probabilities(const KernelTable& kernels, const float* logits, int vocab, const int32_t* tokens,
                        int n, float* out);
 void top_log_probabilities(const KernelTable& kernels, const float* logits, int vocab, int k, int32_t* tokens,
                            float* out);
+
+// One token in one row: its log probability, its rank (1: the likeliest; by logit, then by id), and the k
+// likeliest tokens.
+void score_token(const KernelTable& kernels, const float* logits, int vocab, int32_t token, int k,
+                 float* logprob, int32_t* rank, int32_t* top_tokens, float* top_logprobs);
 
 }  // namespace tiltyard

@@ -44,6 +44,8 @@ constexpr KernelTable make_table(const char* isa) {
         .put_key = {KvF16::put_key, KvInt8::put_key},
         .put_value = {KvF16::put_value, KvInt8::put_value},
         .row_maximum = row_maximum,
+        .row_block_maxima = row_block_maxima,
+        .row_block_masses = row_block_masses,
         .row_find = row_find,
         .row_weights = row_weights,
         .row_exp_total = row_exp_total,

@@ -19,6 +19,26 @@ static float row_maximum(const float* x, int n) {
     return f8_hmax(f8_max(f8_max(m[0], m[1]), f8_max(m[2], m[3])));
 }
 
+static void row_block_maxima(const float* x, int n, float* maxima) {
+    for (int start = 0; start < n; start += kRowBlock)
+        *maxima++ = row_maximum(x + start, n - start < kRowBlock ? n - start : kRowBlock);
+}
+
+// Whole numbers below 2^53 add up exactly in double, in any order.
+static void row_block_masses(const float* weight, int n, int64_t* masses) {
+    for (int start = 0; start < n; start += kRowBlock) {
+        const int end = n - start < kRowBlock ? n : start + kRowBlock;
+        double sum[8] = {};
+        int i = start;
+        for (; i + 8 <= end; i += 8)
+            for (int j = 0; j < 8; j++) sum[j] += __builtin_floor((double)weight[i + j] * kMassOne);
+        for (; i < end; i++) sum[0] += __builtin_floor((double)weight[i] * kMassOne);
+        double total = 0;
+        for (const double lane : sum) total += lane;
+        *masses++ = total >= 0 ? (int64_t)total : -1;  // -1: a weight is NaN
+    }
+}
+
 static int row_find(const float* x, int n, float value) {
     const F8 wanted = f8_set1(value);
     int i = 0;

@@ -37,6 +37,14 @@ class Row(NamedTuple):
     logits_row: int
 
 
+class ScoredRows(NamedTuple):
+    """Positions of a prompt whose logits score its next tokens; they lie together from row `first`."""
+
+    sequence: RunningSequence
+    positions: range
+    first: int
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """T tokens of S sequences, R rows of logits; all arrays are int32."""
@@ -49,6 +57,8 @@ class Batch:
     """(S, W) KV blocks."""
     output_rows: NDArray[np.int32]
     """(R): which of the T tokens give logits."""
+    scored: tuple[ScoredRows, ...]
+    """Behind the rows of all rounds: the prompts whose tokens are scored."""
     rounds: tuple[tuple[Row, ...], ...]
     """`rounds[0]`: each sequence whose pending tokens all run, with the row behind the last of them;
     `rounds[j]`: those with j drafts or more, with the row behind draft j."""
@@ -63,6 +73,7 @@ def build_batch(work: Sequence[tuple[RunningSequence, int]], drafts: Drafts) -> 
     tokens, positions, owners = (np.empty(total, np.int32) for _ in range(3))
     tables = np.zeros((len(work), max((s.blocks for s, _ in work), default=0)), np.int32)
     last_tokens: list[tuple[RunningSequence, int]] = []
+    to_score: list[tuple[RunningSequence, range, int]] = []
     at = 0
     for row, (sequence, chunk) in enumerate(work):
         start, end = sequence.computed, sequence.computed + chunk
@@ -75,6 +86,8 @@ def build_batch(work: Sequence[tuple[RunningSequence, int]], drafts: Drafts) -> 
         tables[row, : sequence.blocks] = sequence.table[: sequence.blocks]
         if end == len(sequence.tokens):
             last_tokens.append((sequence, at + chunk - 1))
+        if sequence.prompt_scores is not None and (scored := sequence.prompt_scores.rows(start, end)):
+            to_score.append((sequence, scored, at + scored.start - start))
         at += rows
     rounds: list[tuple[Row, ...]] = []
     output_rows: list[int] = []
@@ -82,4 +95,10 @@ def build_batch(work: Sequence[tuple[RunningSequence, int]], drafts: Drafts) -> 
         members = [(s, last) for s, last in last_tokens if len(drafts.get(s, ())) >= drafted]
         rounds.append(tuple(Row(s, len(output_rows) + i) for i, (s, _) in enumerate(members)))
         output_rows.extend(last + drafted for _, last in members)
-    return Batch(tokens, positions, owners, tables, np.array(output_rows, np.int32), tuple(rounds))
+    scored_rows: list[ScoredRows] = []
+    for sequence, scored, first_token in to_score:
+        scored_rows.append(ScoredRows(sequence, scored, len(output_rows)))
+        output_rows.extend(range(first_token, first_token + len(scored)))
+    return Batch(
+        tokens, positions, owners, tables, np.array(output_rows, np.int32), tuple(scored_rows), tuple(rounds)
+    )

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiltyard.engine.batch import ForwardModel
-from tiltyard.engine.sampler import sample
+from tiltyard.engine.sampler import guess_ahead
 from tiltyard.engine.sequence import RunningSequence
 from tiltyard.kernels import BLOCK_TOKENS
 
@@ -149,7 +149,7 @@ class DraftModel:
         )
         logits = np.empty((len(guessing), self._vocab_size), np.float32)
         self._model.forward(tokens, positions, owners, tables, output_rows, logits)
-        return [sampled.token for sampled in sample(guessing, logits, ahead=ahead)] if guessing else []
+        return guess_ahead(guessing, logits, ahead=ahead) if guessing else []
 
 
 class DraftState:

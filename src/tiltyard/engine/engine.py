@@ -16,6 +16,7 @@ from tiltyard.engine.request import (
     EmittedToken,
     EngineCounters,
     EngineRequest,
+    FailedRequest,
     Queue,
     RequestClass,
     StepResult,
@@ -25,7 +26,7 @@ from tiltyard.engine.scheduler import Plan, Scheduler
 from tiltyard.engine.sequence import RunningSequence
 from tiltyard.engine.speculation import Speculation, Speculator
 from tiltyard.engine.verify import Choice, Observer, sample_and_verify
-from tiltyard.errors import ConfigurationError, Conflict, ContextTooLong, InvalidRequest
+from tiltyard.errors import ConfigurationError, Conflict, ContextTooLong, InvalidRequest, TiltyardError
 from tiltyard.kernels import BLOCK_TOKENS
 
 
@@ -90,8 +91,8 @@ class Engine:
         drafts = self._draft(plan)
         batch = build_batch(plan.work, drafts)
         logits = self._run(plan, batch)
-        choices = sample_and_verify(batch, logits, drafts, self.config.observe)
-        return self._emit(plan, batch, drafts, choices)
+        choices, failed = sample_and_verify(batch, logits, drafts, self.config.observe)
+        return self._emit(plan, batch, drafts, choices, failed)
 
     def check(self, request: EngineRequest) -> None:
         """Raise `InvalidRequest` or `ContextTooLong` if this request can never run here."""
@@ -227,24 +228,39 @@ class Engine:
         self._count(plan, len(batch.tokens))
         for sequence, chunk in plan.work:
             sequence.computed += chunk
+        for sequence, scored, first in batch.scored:
+            sequence.score_prompt(scored, logits[first : first + len(scored)])
         return logits
 
-    def _emit(self, plan: Plan, batch: Batch, drafts: Drafts, choices: Sequence[Choice]) -> StepResult:
+    def _emit(
+        self,
+        plan: Plan,
+        batch: Batch,
+        drafts: Drafts,
+        choices: Sequence[Choice],
+        failures: Mapping[RunningSequence, TiltyardError],
+    ) -> StepResult:
         """Share what is now certain through the prefix tree, retire who has finished, and say what happened."""
         for sequence, _ in plan.work:
             self._scheduler.remember(sequence)
+            if sequence.prompt_scores is not None:
+                sequence.prompt_scores.remember(sequence.path)
         if self._speculator is not None:
             self._speculator.learn(drafts, choices)
         for choice in choices:
             if choice.finish is not None:
                 self._retire(choice.sequence)
                 self.counters.finished += 1
+        for sequence in failures:
+            self._retire(sequence)
+        failed = [FailedRequest(s.request.request_id, error) for s, error in failures.items()]
         self.counters.generated_tokens += len(choices)
         return StepResult(
             emitted=tuple(map(_emitted, choices)),
             admitted=tuple(s.request.request_id for s in plan.admitted),
             preempted=tuple(s.request.request_id for s in plan.preempted),
             expired=tuple(plan.expired),
+            failed=tuple(failed),
             batch_tokens=len(batch.tokens),
             batch_sequences=len(plan.work),
             batch=tuple((s.request.request_id, chunk) for s, chunk in plan.work),
@@ -281,4 +297,5 @@ def _emitted(choice: Choice) -> EmittedToken:
         kv_blocks=sequence.peak_blocks,
         drafted_tokens=sequence.drafted_tokens,
         accepted_tokens=sequence.accepted_tokens,
+        prompt_scores=sequence.scores if choice.number == 1 else None,
     )

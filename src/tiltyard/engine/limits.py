@@ -47,8 +47,34 @@ def check_sampling(request: EngineRequest, vocab_size: int) -> None:
                 f"logit_bias of token {token} is {bias:g}; it must lie between {BIAS.lowest:g} and {BIAS.highest:g}",
                 param="logit_bias",
             )
-    if request.top_logprobs is not None and not 0 <= request.top_logprobs <= vocab_size:
+    for name in ("top_logprobs", "prompt_logprobs"):
+        count = getattr(request, name)
+        if count is not None and not 0 <= count <= vocab_size:
+            raise InvalidRequest(f"{name} is {count}; it must lie between 0 and {vocab_size}", param=name)
+    _check_masks(request, vocab_size)
+
+
+def _check_masks(request: EngineRequest, vocab_size: int) -> None:
+    sampling = request.sampling
+    if not 0 <= sampling.min_tokens <= request.max_tokens:
         raise InvalidRequest(
-            f"top_logprobs is {request.top_logprobs}; it must lie between 0 and {vocab_size}",
-            param="top_logprobs",
+            f"min_tokens is {sampling.min_tokens}; it must lie between 0 and max_tokens ({request.max_tokens})",
+            param="min_tokens",
         )
+    for name, ids in (
+        ("bad_words", [token for word in sampling.bad_words for token in word]),
+        ("allowed_token_ids", sampling.allowed_token_ids or ()),
+        ("stop_token_ids", request.stop_ids),
+    ):
+        if (bad := next((token for token in ids if not 0 <= token < vocab_size), None)) is not None:
+            raise InvalidRequest(f"{name} has token {bad}; the model knows 0 to {vocab_size - 1}", param=name)
+    if not all(sampling.bad_words):
+        raise InvalidRequest("bad_words has an empty word; remove it", param="bad_words")
+    if sampling.allowed_token_ids is not None:
+        never = {word[0] for word in sampling.bad_words if len(word) == 1}
+        never |= request.stop_ids if sampling.min_tokens else set()
+        if not set(sampling.allowed_token_ids) - never:
+            raise InvalidRequest(
+                "allowed_token_ids leaves no token that bad_words and min_tokens do not exclude; allow more",
+                param="allowed_token_ids",
+            )

@@ -14,12 +14,13 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 
 from tiltyard.engine.blocks import BlockAccountingError, BlockPool
+from tiltyard.engine.request import PromptScores
 
 
 class Node:
     """One cached block."""
 
-    __slots__ = ("block", "children", "key", "last_used", "namespace", "parent")
+    __slots__ = ("block", "children", "key", "last_used", "namespace", "parent", "scores")
 
     def __init__(self, namespace: str, parent: Node | None, key: tuple[int, ...], block: int) -> None:
         self.namespace = namespace
@@ -28,6 +29,8 @@ class Node:
         self.block = block
         self.children: dict[tuple[int, ...], Node] = {}
         self.last_used = 0
+        self.scores: PromptScores | None = None
+        """Log-probabilities of the block's tokens, if somebody has asked for them."""
 
 
 class PrefixTree:

@@ -5,6 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tiltyard.engine.constraint import Grammar
+from tiltyard.errors import TiltyardError
+
 Finish = Literal["stop", "length"]
 
 RequestClass = Literal["interactive", "agent", "batch"]
@@ -30,6 +36,12 @@ class SamplingSettings:
     """`(token id, added to its logit)`."""
     seed: int = 0
     """Taken modulo 2^64."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Token sequences of which the last token is never taken when the answer ends with the others."""
+    allowed_token_ids: tuple[int, ...] | None = None
+    """No other token is ever taken; `None`: any may be."""
+    min_tokens: int = 0
+    """No stop token is taken before the answer has this many tokens."""
 
     @property
     def penalizes(self) -> bool:
@@ -59,6 +71,23 @@ class EngineRequest:
     """Instant by which it must have finished."""
     speculate: bool = True
     """Whether tokens may be guessed ahead, where the engine does so; never changes a token."""
+    grammar: Grammar | None = None
+    """Every token is masked by it."""
+    prompt_logprobs: int | None = None
+    """As `top_logprobs`, for the tokens of the prompt; they come with the first token."""
+
+
+class PromptScores(NamedTuple):
+    """Log-probabilities of the tokens of a prompt (P tokens; the first has none and is filled with zeros)."""
+
+    logprobs: NDArray[np.float32]
+    """(P): of the token that stands there."""
+    ranks: NDArray[np.int32]
+    """(P): 1 for the likeliest token, in the order of likelihood, then of id."""
+    top_ids: NDArray[np.int32]
+    """(P, k): the k likeliest tokens, likeliest first."""
+    top_logprobs: NDArray[np.float32]
+    """(P, k)."""
 
 
 class EmittedToken(NamedTuple):
@@ -74,10 +103,19 @@ class EmittedToken(NamedTuple):
     first: bool
     kv_blocks: int
     """Blocks that the request holds now, shared ones included."""
+    prompt_scores: PromptScores | None = None
+    """With the first token of a request that asked for them."""
     drafted_tokens: int = 0
     """Tokens that were guessed ahead for this request, up to and with this step."""
     accepted_tokens: int = 0
     """Those of them that were right: each saved a step."""
+
+
+class FailedRequest(NamedTuple):
+    """A request that cannot go on; its blocks are free."""
+
+    request_id: str
+    error: TiltyardError
 
 
 @dataclass(slots=True)
@@ -159,6 +197,7 @@ class StepResult:
     preempted: tuple[str, ...] = ()
     expired: tuple[Expired, ...] = ()
     """Requests that were dropped at the start of this step because their time was over."""
+    failed: tuple[FailedRequest, ...] = ()
     batch_tokens: int = 0
     """Rows run: tokens and guesses."""
     batch_sequences: int = 0

@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiltyard import kernels
+from tiltyard.engine.masks import TokenMask, mask_words
 from tiltyard.engine.sequence import RunningSequence
+from tiltyard.errors import InvalidRequest, TiltyardError
 
 SEED_MASK = (1 << 64) - 1
 
@@ -22,25 +24,61 @@ class Sampled(NamedTuple):
     top: tuple[tuple[int, float], ...] | None
 
 
-def sample(
-    sequences: Sequence[RunningSequence], logits: NDArray[np.float32], *, ahead: int = 0
-) -> list[Sampled]:
+class DeadEnd(NamedTuple):
+    """What was asked leaves no token to choose: the request fails."""
+
+    error: TiltyardError
+
+
+NOTHING_LEFT = (
+    "no token is left to choose: the masks of this request (grammar, allowed_token_ids, bad_words, "
+    "min_tokens) exclude each other at this point of the answer. Loosen one of them."
+)
+
+
+def sample(sequences: Sequence[RunningSequence], logits: NDArray[np.float32]) -> list[Sampled | DeadEnd]:
     """Choose the next token of each sequence from its row of `logits` (sequences, vocabulary).
 
     The random number of a token depends on the request's seed and the token's position, on nothing else.
-    Rows are changed in place where penalties or biases apply. `ahead`: so many tokens further on, for guesses.
+    Rows are changed in place where penalties, biases or masks apply. A sequence is sampled for the state that it is
+    in: to sample several positions of one (speculation), append each token before the next row is sampled.
     """
     rows = len(sequences)
-    settings = [s.request.sampling for s in sequences]
     raw = {
         i: logits[i].copy() if _reshapes(sequences[i]) else logits[i]
         for i in range(rows)
         if sequences[i].request.top_logprobs is not None
     }
+    ends: dict[int, DeadEnd] = {}
     for i, sequence in enumerate(sequences):
-        if _reshapes(sequence):
-            _reshape(logits[i], sequence)
-    tokens = kernels.sample_rows(
+        if _reshapes(sequence) and (end := _reshape(logits[i], sequence)) is not None:
+            ends[i] = end
+            logits[i] = 0.0  # so that the other rows can be sampled
+    tokens = _draw(sequences, logits, ahead=0)
+    chosen: list[Sampled | DeadEnd] = [
+        _with_logprobs(tokens[i], raw[i], sequences[i].request.top_logprobs or 0)
+        if i in raw
+        else Sampled(tokens[i], None, None)
+        for i in range(rows)
+    ]
+    for i, end in ends.items():
+        chosen[i] = end
+    return chosen
+
+
+def guess_ahead(
+    sequences: Sequence[RunningSequence], logits: NDArray[np.float32], *, ahead: int
+) -> list[int]:
+    """What a draft model would choose `ahead` tokens behind the last one; masks cut guesses afterwards."""
+    for i, sequence in enumerate(sequences):
+        _reweigh(logits[i], sequence)
+    return _draw(sequences, logits, ahead)
+
+
+def _draw(sequences: Sequence[RunningSequence], logits: NDArray[np.float32], ahead: int) -> list[int]:
+    rows = len(sequences)
+    settings = [s.request.sampling for s in sequences]
+    tokens: list[int] = kernels.sample_rows(
         logits[:rows],
         np.fromiter((s.temperature for s in settings), np.float32, rows),
         np.fromiter((s.top_k for s in settings), np.int32, rows),
@@ -49,20 +87,22 @@ def sample(
         np.fromiter((s.seed & SEED_MASK for s in settings), np.uint64, rows),
         np.fromiter((len(s.tokens) + ahead for s in sequences), np.int64, rows),
     ).tolist()
-    return [
-        _with_logprobs(tokens[i], raw[i], sequences[i].request.top_logprobs or 0)
-        if i in raw
-        else Sampled(tokens[i], None, None)
-        for i in range(rows)
-    ]
+    return tokens
 
 
 def _reshapes(sequence: RunningSequence) -> bool:
-    return sequence.seen is not None or bool(sequence.request.sampling.logit_bias)
+    return (
+        sequence.seen is not None or sequence.mask is not None or bool(sequence.request.sampling.logit_bias)
+    )
 
 
-def _reshape(row: NDArray[np.float32], sequence: RunningSequence) -> None:
-    """Apply penalties, then biases."""
+def _reshape(row: NDArray[np.float32], sequence: RunningSequence) -> DeadEnd | None:
+    """Apply penalties, then biases, then masks."""
+    _reweigh(row, sequence)
+    return None if sequence.mask is None else _mask(row, sequence, sequence.mask)
+
+
+def _reweigh(row: NDArray[np.float32], sequence: RunningSequence) -> None:
     settings = sequence.request.sampling
     if sequence.seen is not None:
         kernels.apply_penalties(
@@ -81,9 +121,21 @@ def _reshape(row: NDArray[np.float32], sequence: RunningSequence) -> None:
         )
 
 
+def _mask(row: NDArray[np.float32], sequence: RunningSequence, mask: TokenMask) -> DeadEnd | None:
+    words = np.empty(mask_words(len(row)), np.uint32)
+    try:
+        if not mask.fill(words, sequence.tokens, sequence.outputs):
+            return None
+    except TiltyardError as error:
+        return DeadEnd(error)
+    kernels.apply_mask(row, words)
+    if row.max() > -np.inf:
+        return None
+    return DeadEnd(InvalidRequest(NOTHING_LEFT, code="no_token_left"))
+
+
 def _with_logprobs(token: int, row: NDArray[np.float32], top: int) -> Sampled:
-    logprob = float(kernels.log_probabilities(row, np.array([token], np.int32))[0])
-    if not top:
-        return Sampled(token, logprob, ())
-    ids, values = kernels.top_log_probabilities(row, top)
-    return Sampled(token, logprob, tuple(zip(ids.tolist(), values.tolist(), strict=True)))
+    logprobs, _, ids, values = kernels.score_tokens(row[np.newaxis], np.array([token], np.int32), top)
+    return Sampled(
+        token, float(logprobs[0]), tuple(zip(ids[0].tolist(), values[0].tolist(), strict=True)) if top else ()
+    )

@@ -174,6 +174,8 @@ class Scheduler:
             # One token at least must run: its logits choose the next one.
             limit = (len(sequence.tokens) - 1) // self._block_tokens
             path = self.tree.match(request.namespace, sequence.tokens, limit)
+            if sequence.prompt_scores is not None:
+                path = path[: sequence.prompt_scores.usable_blocks(path)]
             uncached = len(sequence.tokens) - len(path) * self._block_tokens
             if self._enough_before(sequence, uncached, budget) or self._no_place(request.priority):
                 closed.add(request.priority)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from tiltyard.engine.fairness import Account
+from tiltyard.engine.masks import TokenMask
 from tiltyard.engine.penalties import SeenTokens
 from tiltyard.engine.prefix import Node
-from tiltyard.engine.request import EngineRequest, Finish
+from tiltyard.engine.prompt_scores import ScoredPrompt
+from tiltyard.engine.request import EngineRequest, Finish, PromptScores
 
 
 class RunningSequence:
@@ -24,12 +28,15 @@ class RunningSequence:
         "blocks",
         "cached_tokens",
         "computed",
+        "constraint",
         "drafted_tokens",
         "furthest",
+        "mask",
         "passed",
         "path",
         "peak_blocks",
         "preemptions",
+        "prompt_scores",
         "prompt_tokens",
         "request",
         "seen",
@@ -60,6 +67,13 @@ class RunningSequence:
         """Tokens run for requests that were admitted past this one."""
         self.preemptions = 0
         self.seen = SeenTokens(request.prompt, request.max_tokens) if request.sampling.penalizes else None
+        self.constraint = None if request.grammar is None else request.grammar.start()
+        self.mask = TokenMask.of(request, self.constraint)
+        self.prompt_scores = (
+            None
+            if request.prompt_logprobs is None
+            else ScoredPrompt(request.prompt, request.prompt_logprobs, block_tokens)
+        )
 
     @property
     def outputs(self) -> int:
@@ -81,6 +95,8 @@ class RunningSequence:
         """Why the token sampled last ends the answer; `None` if it goes on."""
         if self.outputs and self.tokens[-1] in self.request.stop_ids:
             return "stop"
+        if self.constraint is not None and self.outputs and self.constraint.complete:
+            return "stop"
         return "length" if self.outputs >= self.request.max_tokens else None
 
     @property
@@ -93,9 +109,25 @@ class RunningSequence:
         """Blocks that it may still need beyond those it has."""
         return len(self.table) - self.blocks
 
+    def score_prompt(self, positions: range, logits: NDArray[np.float32]) -> None:
+        """Take the logits of positions of the prompt (positions, vocabulary)."""
+        if self.prompt_scores is not None:
+            self.prompt_scores.score(positions, logits)
+
+    @property
+    def scores(self) -> PromptScores | None:
+        """The scores of the prompt, if they were asked for."""
+        return None if self.prompt_scores is None else self.prompt_scores.scores
+
+    def possible(self, draft: Sequence[int]) -> Sequence[int]:
+        """As much of a guess as the grammar could let pass."""
+        return draft if self.constraint is None else draft[: self.constraint.allowed(draft)]
+
     def append(self, token: int) -> None:
         """Take a sampled token."""
         self.tokens.append(token)
         self.account.decoded()
         if self.seen is not None:
             self.seen.add(token)
+        if self.constraint is not None and token not in self.request.stop_ids:
+            self.constraint.accept(token)

@@ -115,7 +115,7 @@ class Speculator:
         chunks = dict(work)
         granted = {s: self._scheduler.reserve(s, chunks[s], n) for s, n in lengths.items()}
         drafts = self._drafter.draft({s: n for s, n in granted.items() if n})
-        return {s: draft for s, draft in drafts.items() if draft}
+        return {s: fit for s, draft in drafts.items() if (fit := s.possible(draft))}
 
     def learn(self, drafts: Drafts, choices: Sequence[Choice]) -> None:
         """Tell the drafter, and each sequence, how many of its guesses were kept."""

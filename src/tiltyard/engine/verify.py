@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from tiltyard.engine.batch import Batch, Drafts, Row
 from tiltyard.engine.request import Finish
-from tiltyard.engine.sampler import Sampled, sample
+from tiltyard.engine.sampler import DeadEnd, Sampled, sample
 from tiltyard.engine.sequence import RunningSequence
+from tiltyard.errors import TiltyardError
 
 Observer: TypeAlias = Callable[[str, int, NDArray[np.float32]], None]
 """Called with `(request id, position of the token to choose, row of logits)`; the row is the model's own."""
@@ -31,15 +32,23 @@ class Choice(NamedTuple):
     finish: Finish | None
 
 
+class Verified(NamedTuple):
+    """The tokens taken in one step, in order, and the sequences for which there was none."""
+
+    choices: list[Choice]
+    failed: dict[RunningSequence, TiltyardError]
+
+
 def sample_and_verify(
     batch: Batch, logits: NDArray[np.float32], drafts: Drafts, observe: Observer | None
-) -> list[Choice]:
+) -> Verified:
     """Append to each sequence of the batch its next token, and those behind it that its drafts guessed right.
 
-    `logits`: (R, vocabulary), changed in place by penalties. A sequence has KV for each draft that it keeps:
+    `logits`: (R, vocabulary), changed in place by penalties and masks. A sequence has KV for each draft that it keeps:
     `computed` moves on past it. That of the others will be overwritten.
     """
     choices: list[Choice] = []
+    failed: dict[RunningSequence, TiltyardError] = {}
     going: set[RunningSequence] = set()
     for drafted, candidates in enumerate(batch.rounds):
         rows = candidates if drafted == 0 else tuple(row for row in candidates if row.sequence in going)
@@ -48,6 +57,9 @@ def sample_and_verify(
         going = set()
         chosen = sample([row.sequence for row in rows], _rows(logits, rows, observe))
         for (sequence, _), sampled in zip(rows, chosen, strict=True):
+            if isinstance(sampled, DeadEnd):
+                failed[sequence] = sampled.error
+                continue
             sequence.append(sampled.token)
             finish = sequence.finish
             choices.append(Choice(sequence, sampled, sequence.outputs, finish))
@@ -55,7 +67,7 @@ def sample_and_verify(
             if finish is None and drafted < len(draft) and draft[drafted] == sampled.token:
                 sequence.computed += 1
                 going.add(sequence)
-    return choices
+    return Verified(choices, failed)
 
 
 def _rows(

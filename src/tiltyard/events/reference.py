@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 from tiltyard.events import schema
-from tiltyard.events.schema import EVENT_TYPES, ChoiceOutcome, ContentRef, Contestant
+from tiltyard.events.schema import EVENT_TYPES, ChoiceOutcome, ContentRef, Contestant, StructureRef
 from tiltyard.identity.manifest import Frozen
 
 BEGIN = "<!-- tables: written by python -m tiltyard.events.reference docs/events.md -->\n"
 END = "<!-- end of tables -->\n"
 
-PARTS: tuple[type[Frozen], ...] = (ContentRef, ChoiceOutcome, Contestant)
+PARTS: tuple[type[Frozen], ...] = (ContentRef, ChoiceOutcome, StructureRef, Contestant)
 """Values inside events that have a table of their own."""
 
 

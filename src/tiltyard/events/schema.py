@@ -66,6 +66,17 @@ class IdentityRegistered(EventData):
         return f"identity:{self.name}:{self.behaviour}:{self.deployment}"
 
 
+class StructureRef(Frozen):
+    """A demand on the form of an answer; its text is in the vault, beside the prompt."""
+
+    kind: str
+    """`json_object`, `json_schema`, `regex`, `choice` or `grammar`."""
+    digest: Digest
+    """Names kind and text."""
+    engine: str | None = None
+    """Library and version that made the masks; a replay with another one may differ."""
+
+
 class ChoiceOutcome(Frozen):
     """How one of the `n` answers of a generation ended."""
 
@@ -117,6 +128,22 @@ class GenerationFinished(EventData):
     """Answers asked for."""
     ignore_eos: bool = False
     """Whether end-of-text tokens were ordinary ones (load tools ask for it)."""
+    stop_token_ids: tuple[int, ...] = ()
+    """More tokens that end an answer."""
+    include_stop_str_in_output: bool = False
+    """Whether what ended the answer is part of its text."""
+    min_tokens: int = 0
+    """Tokens before which nothing ends the answer."""
+    bad_words: tuple[str, ...] = ()
+    """Words that may not come."""
+    allowed_token_ids: tuple[int, ...] | None = None
+    """The only tokens that may come; `None`: any."""
+    skip_special_tokens: bool = True
+    """Whether control tokens are left out of the text."""
+    truncate_prompt_tokens: int | None = None
+    """Tokens of the prompt's end that were kept; `None`: all."""
+    structure: StructureRef | None = None
+    """The grammar that every token was held to."""
     stream: bool
     """Whether it was streamed."""
     choices: tuple[ChoiceOutcome, ...]

@@ -27,6 +27,9 @@ class CollectedChoice:
     """Frames with text: about the tokens, when the worker does not tell their ids on the way."""
     finish_reason: FinishReason | None = None
     logprobs: list[Mapping[str, Json]] = field(default_factory=list)
+    echo: str = ""
+    """The prompt, if the client wants it in front of the text."""
+    prompt_logprobs: Json = None
 
     @property
     def text(self) -> str:
@@ -46,6 +49,7 @@ class Collected:
         self.choices = [CollectedChoice(index) for index in range(n)]
         self.finished: FinishedAnswer | None = None
         self.usage: Mapping[str, Json] | None = None
+        self.prompt_logprobs: Json = None
 
     def take(self, chunk: Chunk) -> int:
         """Note one frame and take our own members out of it; returns how many tokens it brought.
@@ -56,6 +60,8 @@ class Collected:
             self.finished = FinishedAnswer.model_validate(member, strict=False)
         if usage := chunk.get("usage"):
             self.usage = cast(Mapping[str, Json], usage)
+        if (scores := chunk.get("prompt_logprobs")) is not None:
+            self.prompt_logprobs = scores
         tokens = 0
         for choice in cast(Sequence[dict[str, Json]], chunk["choices"]):
             tokens += self._take_choice(choice)
@@ -67,6 +73,10 @@ class Collected:
         text = cast(str | None, choice.get("text") if delta is None else cast(Chunk, delta).get("content"))
         token_ids = cast(Sequence[int], choice.pop("token_ids", None) or ())
         collected.token_ids += token_ids
+        if text and (echoed := cast(int, choice.pop("echoed_characters", 0))):
+            collected.echo, text = text[:echoed], text[echoed:]
+        if (scores := choice.get("prompt_logprobs")) is not None:
+            collected.prompt_logprobs = scores
         if text:
             collected.parts.append(text)
             collected.frames += 1
@@ -89,7 +99,9 @@ def whole_answer(
                 **_joined(choice.logprobs, ("content",)), "refusal": None,
             }  # fmt: skip
         else:
-            body = {"text": choice.text}
+            body = {"text": choice.echo + choice.text}
+            if choice.prompt_logprobs is not None:
+                body["prompt_logprobs"] = choice.prompt_logprobs
             logprobs = _joined(choice.logprobs, ("tokens", "token_logprobs", "top_logprobs", "text_offset"))
         choices.append(
             {
@@ -100,7 +112,10 @@ def whole_answer(
             }
         )
     kind = "chat.completion" if endpoint == "chat.completions" else "text_completion"
-    return {**head, "object": kind, "choices": choices, "usage": usage}
+    whole: Chunk = {**head, "object": kind, "choices": choices, "usage": usage}
+    if collected.prompt_logprobs is not None:
+        whole["prompt_logprobs"] = collected.prompt_logprobs
+    return whole
 
 
 def _joined(pieces: Sequence[Mapping[str, Json]], names: Sequence[str]) -> dict[str, Json]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import NamedTuple
 
-from tiltyard.events.schema import ChoiceOutcome, FinishReason, GenerationFinished
+from tiltyard.events.schema import ChoiceOutcome, FinishReason, GenerationFinished, StructureRef
 from tiltyard.gateway.attempt import PromptFacts
 from tiltyard.gateway.collect import Collected, Endpoint
 from tiltyard.identity.canonical import Json
@@ -76,16 +77,28 @@ def event_of(asked: Asked, collected: Collected, ending: Ending) -> GenerationFi
             "service_class": asked.service_class,
             "prompt": None,
             "response": None,
-            "stop": tuple(request.stop),
-            "logit_bias": request.logit_bias,
+            **_decoding(request, None if finished is None else finished.structure_engine),
             "n": request.n,
-            "ignore_eos": request.ignore_eos,
             "stream": request.stream,
             "error": ending.error,
             "total_ms": ending.total_ms,
             **facts,
         }
     )
+
+
+def _decoding(
+    request: ChatCompletionRequest | CompletionRequest, structure_engine: str | None
+) -> dict[str, object]:
+    """Every member of `Decoding` under its own name, but the words of a structure: they are in the vault."""
+    decoding = request.decoding
+    members: dict[str, object] = {item.name: getattr(decoding, item.name) for item in fields(decoding)}
+    members["logit_bias"] = request.logit_bias
+    if (structure := decoding.structure) is not None:
+        members["structure"] = StructureRef(
+            kind=structure.kind, digest=structure.digest, engine=structure_engine
+        )
+    return members
 
 
 def _worker_facts(finished: FinishedAnswer) -> Mapping[str, object]:

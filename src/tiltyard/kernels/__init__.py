@@ -8,9 +8,11 @@ from tiltyard.kernels._native import (
     PACKING_VERSION,
     NativeModel,
     add_bias,
+    apply_mask,
     apply_penalties,
     log_probabilities,
     sample_rows,
+    score_tokens,
     top_log_probabilities,
 )
 from tiltyard.kernels.chooser import available_isas, choose_isa
@@ -21,10 +23,12 @@ __all__ = [
     "PACKING_VERSION",
     "NativeModel",
     "add_bias",
+    "apply_mask",
     "apply_penalties",
     "available_isas",
     "choose_isa",
     "log_probabilities",
     "sample_rows",
+    "score_tokens",
     "top_log_probabilities",
 ]

@@ -117,6 +117,17 @@ def apply_penalties(row: Annotated[NDArray[numpy.float32], dict(shape=(None,), o
 def add_bias(row: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], token_ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], values: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
     """In place: row[token_ids] += values."""
 
+def apply_mask(row: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], mask: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+    """
+    In place: row[i] becomes minus infinity where bit i % 32 of mask[i // 32] is 0.
+    """
+
+def score_tokens(logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], k: int, *, isa: str = '') -> tuple[Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')], Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu')], Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]]:
+    """
+    For each row of logits [R, V] and its token: log probability [R], rank [R] (1: the likeliest; equals by id),
+    and the k likeliest tokens with their log probabilities, [R, k] each. At temperature 1.
+    """
+
 def log_probabilities(logits: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], *, isa: str = '') -> Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')]:
     """log softmax(logits)[tokens], at temperature 1."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -73,3 +74,28 @@ def log_probabilities(logits: F32) -> F64:
     """Log softmax in float64: the kernels come within float32 rounding of it."""
     x = logits.astype(np.float64) - float(logits.max())
     return np.asarray(x - np.log(np.exp(x).sum()))
+
+
+def apply_mask(logits: F32, allowed: set[int]) -> F32:
+    """Minus infinity for every token that is not allowed."""
+    keep = np.zeros(len(logits), bool)
+    keep[sorted(allowed)] = True
+    return np.where(keep, logits, np.float32(-np.inf)).astype(np.float32)
+
+
+def banned(
+    answer: Sequence[int],
+    *,
+    bad_words: Sequence[Sequence[int]] = (),
+    min_tokens: int = 0,
+    stop_ids: Collection[int] = (),
+) -> set[int]:
+    """The tokens that may not follow the answer so far."""
+    said = list(answer)
+    bans = {w[-1] for w in bad_words if len(w) == 1 or said[1 - len(w) :] == list(w[:-1])}
+    return bans | set(stop_ids) if len(said) < min_tokens else bans
+
+
+def rank_of(logits: F32, token: int) -> int:
+    """1 for the likeliest token; equals by id."""
+    return sorted(range(len(logits)), key=lambda i: (-logits[i], i)).index(token) + 1

@@ -13,7 +13,7 @@ declaration says today does not matter; the manifest of that day does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Protocol
 
@@ -29,7 +29,10 @@ from tiltyard.identity.rope import RopeScaling
 from tiltyard.identity.store import IdentityStore
 from tiltyard.kernels import NUMERICS_VERSION
 from tiltyard.models.gguf import GgufFile
+from tiltyard.models.grammar import ENGINE
 from tiltyard.models.resolve import TEMPLATE_KEY
+from tiltyard.wire.decoding import Decoding
+from tiltyard.wire.structured import Structure
 from tiltyard.wire.worker import FinishedAnswer
 from tiltyard.worker.host import HostSettings
 from tiltyard.worker.local import LocalModel
@@ -157,11 +160,22 @@ class Replayer:
             sampling=event.sampling,
             seed=event.seed,
             max_tokens=max(1, longest) if cut else None,
-            stop=event.stop,
-            logit_bias={int(token): bias for token, bias in event.logit_bias.items()},
+            decoding=self._decoding(event, prompt.get("structure"), most_tokens=longest if cut else None),
             n=event.n,
-            ignore_eos=event.ignore_eos,
         )
+
+    def _decoding(self, event: GenerationFinished, structure: object, *, most_tokens: int | None) -> Decoding:
+        """The event's fields of these names; the words of a structure come with the prompt."""
+        members = {item.name: getattr(event, item.name) for item in fields(Decoding)}
+        members["logit_bias"] = {int(token): bias for token, bias in event.logit_bias.items()}
+        if most_tokens is not None:
+            members["min_tokens"] = min(event.min_tokens, most_tokens)
+        members["structure"] = None if event.structure is None else Structure.from_json(structure)
+        if event.structure is not None and event.structure.engine not in (None, ENGINE):
+            self._report(
+                f"{event.generation} was held to its form by {event.structure.engine}, now by {ENGINE}"
+            )
+        return Decoding(**members)
 
     def _model(self, behaviour: Digest) -> LocalModel:
         if self._loaded is None or self._loaded[0] != behaviour:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Literal, TypeAlias, TypedDict
 
 FinishReason = Literal["stop", "length", "deadline"]
 
@@ -32,9 +32,21 @@ class CompletionLogprobs(TypedDict):
     """`logprobs` of a plain completion choice."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]] | None
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
+
+
+class RankedLogprob(TypedDict):
+    """A token at one place of a prompt."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprob: TypeAlias = dict[str, RankedLogprob]
+"""The token of a place and the likeliest ones, by id."""
 
 
 class PromptDetails(TypedDict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -11,82 +12,37 @@ from pydantic_core import PydanticCustomError
 from tiltyard.errors import InvalidRequest
 from tiltyard.identity.canonical import Json
 from tiltyard.identity.manifest import DefaultSampling
+from tiltyard.wire.decoding import Decoding
 from tiltyard.wire.problems import NOT_SUPPORTED, parse_object, problem
+from tiltyard.wire.refused import (
+    CHAT_REFUSED,
+    COMPLETION_REFUSED,
+    MESSAGE_REFUSED,
+    Table,
+    drop_what_asks_for_nothing,
+)
+from tiltyard.wire.structured import ResponseFormat, Structure, StructuredOutputs, structure_of
 
 MAX_CHOICES = 16
 MAX_STOPS = 4
 MAX_STOP_CHARACTERS = 1_000
 MAX_TOP_LOGPROBS = 20
 MAX_BIASES = 1_024
+MAX_STOP_TOKENS = 128
+MAX_BAD_WORDS = 256
+MAX_BAD_WORD_CHARACTERS = 100
+MAX_ALLOWED_TOKENS = 65_536
 MAX_TOKEN_ID = 2**31
 MAX_MESSAGES = 4_096
 MAX_SEED = 2**53 - 1
 """The largest integer that every JSON reader keeps exactly."""
 MAX_USER_CHARACTERS = 256
 
-# What OpenAI's API knows and we do not honour yet, with the values that ask for nothing and are accepted.
-CHAT_REFUSED: Mapping[str, tuple[Json, ...]] = {
-    "audio": (),
-    "function_call": ("none",),
-    "functions": ([],),
-    "metadata": ({},),
-    "modalities": (["text"],),
-    "moderation": (),
-    "parallel_tool_calls": (True,),
-    "prediction": (),
-    "prompt_cache_key": (),
-    "prompt_cache_options": (),
-    "prompt_cache_retention": (),
-    "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
-    "safety_identifier": (),
-    "service_tier": ("auto", "default"),
-    "store": (False,),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
-    "verbosity": (),
-    "web_search_options": (),
-}
-COMPLETION_REFUSED: Mapping[str, tuple[Json, ...]] = {"best_of": (1,), "echo": (False,), "suffix": ("",)}
-MESSAGE_REFUSED: Mapping[str, tuple[Json, ...]] = {
-    "annotations": ([],),
-    "audio": (),
-    "function_call": (),
-    "name": (),
-    "refusal": (),
-    "tool_call_id": (),
-    "tool_calls": ([],),
-}
-
 
 class Strict(BaseModel):
     """No coercion, no unknown fields."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, protected_namespaces=())
-
-
-def _drop_what_asks_for_nothing(
-    value: object, known: Mapping[str, object], refused: Mapping[str, tuple[Json, ...]]
-) -> object:
-    """Leave out nulls and neutral values of known fields; refuse the rest of what we do not honour."""
-    if not isinstance(value, dict):
-        return value
-    kept: dict[str, object] = {}
-    for name, member in value.items():
-        if member is None and (name in known or name in refused):
-            continue
-        if name in refused:
-            neutral = refused[name]
-            if member in neutral and not (
-                isinstance(member, bool) ^ any(isinstance(v, bool) for v in neutral)
-            ):
-                continue
-            accepted = f" (only {', '.join(map(repr, neutral))})" if neutral else ""
-            raise PydanticCustomError(
-                NOT_SUPPORTED, "not supported yet{accepted}; remove it", {"accepted": accepted, "field": name}
-            )
-        kept[name] = member
-    return kept
 
 
 def _join_parts(value: object) -> object:
@@ -139,6 +95,13 @@ def _one_prompt(value: object) -> object:
     return value
 
 
+def _off_as_zero(value: object) -> object:
+    return 0 if value == -1 and not isinstance(value, bool) else value
+
+
+TokenId = Annotated[int, Field(ge=0, lt=MAX_TOKEN_ID)]
+
+
 def _is_token_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_TOKEN_ID
 
@@ -160,7 +123,7 @@ class ChatMessage(Strict):
     @model_validator(mode="before")
     @classmethod
     def _prepare(cls, value: object) -> object:
-        return _drop_what_asks_for_nothing(value, {}, MESSAGE_REFUSED)
+        return drop_what_asks_for_nothing(value, {}, MESSAGE_REFUSED)
 
 
 class StreamOptions(Strict):
@@ -171,13 +134,13 @@ class StreamOptions(Strict):
     @model_validator(mode="before")
     @classmethod
     def _prepare(cls, value: object) -> object:
-        return _drop_what_asks_for_nothing(value, cls.model_fields, {"include_obfuscation": (False,)})
+        return drop_what_asks_for_nothing(value, cls.model_fields, {"include_obfuscation": (False,)})
 
 
 class SamplingRequest(Strict):
     """What chat and plain completions share; `None` means that the identity's default applies."""
 
-    REFUSED: ClassVar[Mapping[str, tuple[Json, ...]]] = {}
+    REFUSED: ClassVar[Table] = {}
 
     model: str = Field(min_length=1, max_length=256)
     stream: bool = False
@@ -186,8 +149,8 @@ class SamplingRequest(Strict):
     max_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = Field(default=None, ge=0, le=2**31 - 1)
-    """0 switches it off."""
+    top_k: Annotated[int | None, BeforeValidator(_off_as_zero)] = Field(default=None, ge=0, le=2**31 - 1)
+    """0 switches it off, and so does vLLM's -1."""
     min_p: float | None = Field(default=None, ge=0, le=1)
     repetition_penalty: float | None = Field(default=None, gt=0, le=10)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
@@ -209,17 +172,60 @@ class SamplingRequest(Strict):
     """The data subject: the words of this request are kept under this person's key."""
     ignore_eos: bool = False
     """Go on to `max_tokens` whatever the model says; for load tests."""
+    min_tokens: int = Field(default=0, ge=0, le=2**31 - 1)
+    stop_token_ids: list[TokenId] = Field(default=[], max_length=MAX_STOP_TOKENS)
+    include_stop_str_in_output: bool = False
+    bad_words: list[Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_CHARACTERS)]] = Field(
+        default=[], max_length=MAX_BAD_WORDS
+    )
+    allowed_token_ids: list[TokenId] | None = Field(default=None, min_length=1, max_length=MAX_ALLOWED_TOKENS)
+    skip_special_tokens: bool = True
+    truncate_prompt_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    """Only the last so many tokens of the prompt."""
+    prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     @model_validator(mode="before")
     @classmethod
     def _prepare(cls, value: object) -> object:
-        return _drop_what_asks_for_nothing(value, cls.model_fields, cls.REFUSED)
+        return drop_what_asks_for_nothing(value, cls.model_fields, cls.REFUSED)
 
     @model_validator(mode="after")
     def _check_stream_options(self) -> Self:
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest("stream_options is only for stream: true; remove it", param="stream_options")
         return self
+
+    @model_validator(mode="after")
+    def _check_structure(self) -> Self:
+        if self.structure is not None and self.ignore_eos:
+            raise InvalidRequest(
+                "ignore_eos goes on where a grammar has ended; send one of them", param="ignore_eos"
+            )
+        return self
+
+    @cached_property
+    def structure(self) -> Structure | None:
+        """The demand on the answer's form, if there is one."""
+        return structure_of(self.response_format, self.structured_outputs)
+
+    @property
+    def decoding(self) -> Decoding:
+        """Everything that decides the answer beside sampling and seed."""
+        return Decoding(
+            stop=tuple(self.stop),
+            stop_token_ids=tuple(self.stop_token_ids),
+            include_stop_str_in_output=self.include_stop_str_in_output,
+            min_tokens=self.min_tokens,
+            bad_words=tuple(self.bad_words),
+            allowed_token_ids=None if self.allowed_token_ids is None else tuple(self.allowed_token_ids),
+            logit_bias={int(token): bias for token, bias in self.logit_bias.items()},
+            ignore_eos=self.ignore_eos,
+            skip_special_tokens=self.skip_special_tokens,
+            truncate_prompt_tokens=self.truncate_prompt_tokens,
+            structure=self.structure,
+        )
 
     @property
     def include_usage(self) -> bool:
@@ -242,9 +248,14 @@ class SamplingRequest(Strict):
             given["max_tokens"] = self.answer_tokens
         return defaults.model_copy(update=given)
 
+    def _with_structure(self, prompt: dict[str, Json]) -> dict[str, Json]:
+        """A schema is the client's words as much as the prompt is: both go into the vault."""
+        return prompt if self.structure is None else {**prompt, "structure": self.structure.to_json()}
+
     def _sampling_json(self) -> dict[str, Json]:
         value: dict[str, Json] = self.model_dump(
             mode="json",
+            by_alias=True,
             exclude_none=True,
             exclude_defaults=True,
             exclude={"stream", "stream_options", "max_completion_tokens", "user"},
@@ -292,7 +303,7 @@ class ChatCompletionRequest(SamplingRequest):
     @property
     def served_prompt(self) -> dict[str, Json]:
         """What the vault keeps as the prompt."""
-        return {"messages": [message.model_dump() for message in self.messages]}
+        return self._with_structure({"messages": [message.model_dump() for message in self.messages]})
 
 
 class CompletionRequest(SamplingRequest):
@@ -302,11 +313,13 @@ class CompletionRequest(SamplingRequest):
 
     prompt: Annotated[str | list[int], BeforeValidator(_one_prompt)]
     logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
+    echo: bool = False
+    """Begin the answer with the prompt."""
 
     @property
     def served_prompt(self) -> dict[str, Json]:
         """What the vault keeps as the prompt."""
-        return {"prompt": self.prompt}
+        return self._with_structure({"prompt": self.prompt})
 
 
 def parse_chat_request(body: bytes) -> ChatCompletionRequest:

@@ -117,6 +117,8 @@ class FinishedAnswer(WireModel):
     completion_tokens: int
     prompt_token_digest: Digest
     choices: tuple[FinishedChoice, ...]
+    structure_engine: str | None = None
+    """What held the answers to the form that was demanded, if one was."""
     queue_ms: float
     prefill_ms: float
     decode_ms: float

@@ -6,13 +6,23 @@ Used by the server and by `LocalModel` alike, so a replay takes the same path as
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
-from tiltyard.engine.request import EmittedToken, EngineRequest, Expired, RequestClass, SamplingSettings
+from tiltyard.engine.constraint import Grammar
+from tiltyard.engine.request import (
+    EmittedToken,
+    EngineRequest,
+    Expired,
+    PromptScores,
+    RequestClass,
+    SamplingSettings,
+)
 from tiltyard.identity.canonical import Digest, digest_of_json
 from tiltyard.identity.manifest import DefaultSampling
+from tiltyard.models.grammar import ENGINE
 from tiltyard.wire.answers import FinishReason
+from tiltyard.wire.decoding import Decoding
 from tiltyard.wire.terms import ServiceTerms
 from tiltyard.wire.worker import FinishedAnswer, FinishedChoice
 from tiltyard.worker.text import TextStream
@@ -23,8 +33,26 @@ SEED_SPAN = 1 << 64
 class TokenSpelling(Protocol):
     """What an answer needs of the tokenizer."""
 
+    @property
+    def control_tokens(self) -> Mapping[str, int]:
+        """Control tokens by their names."""
+
     def token_bytes(self, token_id: int) -> bytes:
-        """The UTF-8 bytes that a token stands for; not always whole characters."""
+        """The UTF-8 bytes that a token stands for; not always whole characters, and none for control tokens."""
+
+
+class SpelledOut:
+    """A spelling that shows control tokens by their names, for `skip_special_tokens: false`."""
+
+    def __init__(self, spelling: TokenSpelling) -> None:
+        self.control_tokens = spelling.control_tokens
+        self._names = {token: name.encode() for name, token in spelling.control_tokens.items()}
+        self._spelling = spelling
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a reader of the raw stream sees."""
+        name = self._names.get(token_id)
+        return self._spelling.token_bytes(token_id) if name is None else name
 
 
 class Terms(NamedTuple):
@@ -60,11 +88,19 @@ class AnswerPlan:
     sampling: DefaultSampling
     seed: int
     stop_ids: frozenset[int]
-    stop: tuple[str, ...] = ()
-    logit_bias: tuple[tuple[int, float], ...] = ()
+    decoding: Decoding = field(default_factory=Decoding)
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """`decoding.bad_words` in tokens."""
+    grammar: Grammar | None = None
+    """`decoding.structure`, compiled."""
     n: int = 1
     top_logprobs: int | None = None
     terms: Terms = DEFAULT_TERMS
+    prompt_logprobs: int | None = None
+    """What the engine is asked for; `echo` may need more than the request's own field."""
+    shown_prompt_logprobs: int | None = None
+    echo: bool = False
+    """Whether the prompt stands before the answer."""
 
     def engine_requests(self) -> tuple[EngineRequest, ...]:
         """One request a choice; choice `i` draws from seed `seed + i` (modulo 2^64)."""
@@ -81,8 +117,11 @@ class AnswerPlan:
                     repetition_penalty=s.repetition_penalty,
                     presence_penalty=s.presence_penalty,
                     frequency_penalty=s.frequency_penalty,
-                    logit_bias=self.logit_bias,
+                    logit_bias=tuple(sorted(self.decoding.logit_bias.items())),
                     seed=(self.seed + index) % SEED_SPAN,
+                    bad_words=self.bad_words,
+                    allowed_token_ids=self.decoding.allowed_token_ids,
+                    min_tokens=self.decoding.min_tokens,
                 ),
                 max_tokens=s.max_tokens or 1,
                 stop_ids=self.stop_ids,
@@ -92,6 +131,8 @@ class AnswerPlan:
                 priority=self.terms.priority,
                 queue_deadline_s=self.terms.queue_deadline_s,
                 deadline_s=self.terms.deadline_s,
+                grammar=self.grammar,
+                prompt_logprobs=self.prompt_logprobs,
             )
             for index in range(self.n)
         )
@@ -121,13 +162,15 @@ class Update:
     """The first update of this choice."""
     cancel: bool
     """The engine does not know that the answer is over: cancel its request."""
+    prompt_scores: PromptScores | None = None
+    """With the first update, if they were asked for."""
 
 
 class Choice:
     """One of the `n` answers."""
 
     def __init__(
-        self, index: int, request: EngineRequest, spelling: TokenSpelling, stop: Sequence[str]
+        self, index: int, request: EngineRequest, spelling: TokenSpelling, decoding: Decoding
     ) -> None:
         self.index = index
         self.request = request
@@ -137,7 +180,10 @@ class Choice:
         self.admitted = False
         """Whether the engine has begun to work on it."""
         self._spelling = spelling
-        self._stream = TextStream(stop)
+        self._stream = TextStream(decoding.stop, show_stop=decoding.include_stop_str_in_output)
+        self._decoding = decoding
+        self._prompt_scores: PromptScores | None = None
+        self._shown = 0  # characters that updates have carried
         self._text: list[str] = []
         self._unshown: list[tuple[int, ScoredToken]] = []  # (characters up to its end, token)
         self._begun = False
@@ -153,18 +199,26 @@ class Choice:
         if self.finish_reason is not None:
             return None
         self.token_ids.append(token.token)
-        ended_by_token = token.finish == "stop"
+        if token.prompt_scores is not None:
+            self._prompt_scores = token.prompt_scores
+        hidden = (
+            token.finish == "stop"
+            and token.token in self.request.stop_ids
+            and not self._decoding.include_stop_str_in_output
+        )
         offset = self._stream.characters
-        piece = self._stream.push(b"" if ended_by_token else self._spelling.token_bytes(token.token))
-        text, match = piece
+        may_stop = len(self.token_ids) > self._decoding.min_tokens
+        text, match = self._stream.push(
+            b"" if hidden else self._spelling.token_bytes(token.token), may_stop=may_stop
+        )
         if match is None and token.finish is not None:
-            tail = self._stream.finish()
+            tail = self._stream.finish(may_stop=may_stop)
             text, match = text + tail.text, tail.stop_match
         if match is not None:
             self.finish_reason, self.stop_match = "stop", match
         else:
             self.finish_reason = token.finish
-        if token.logprob is not None and not ended_by_token:
+        if token.logprob is not None and not hidden:
             self._unshown.append((self._stream.characters, self._score(token, token.logprob, offset)))
         return self._update(text, cancel=match is not None and token.finish is None)
 
@@ -179,14 +233,18 @@ class Choice:
     def _update(self, text: str, *, cancel: bool) -> Update | None:
         if text:
             self._text.append(text)
-        shown = self._stream.characters - self._stream.held
+            self._shown += len(text)
         over = self.finish_reason is not None
-        scored = [entry for end, entry in self._unshown if over or end <= shown]
-        del self._unshown[: len(scored)]
+        if self.stop_match is not None:  # the tokens of a stop string that is not shown are not shown either
+            scored = [entry for _, entry in self._unshown if entry.text_offset < self._shown]
+        else:
+            scored = [entry for end, entry in self._unshown if over or end <= self._shown]
+            del self._unshown[: len(scored)]
         if not (text or scored or over):
             return None
         first, self._begun = not self._begun, True
         token_ids, self._told = self.token_ids[self._told :], len(self.token_ids)
+        prompt_scores, self._prompt_scores = self._prompt_scores, None
         return Update(
             index=self.index,
             text=text,
@@ -195,6 +253,7 @@ class Choice:
             finish_reason=self.finish_reason,
             first=first,
             cancel=cancel,
+            prompt_scores=prompt_scores,
         )
 
     def _score(self, token: EmittedToken, logprob: float, offset: int) -> ScoredToken:
@@ -208,8 +267,9 @@ class Answer:
 
     def __init__(self, plan: AnswerPlan, spelling: TokenSpelling, *, submitted_s: float) -> None:
         self.plan = plan
+        self.spelling = spelling if plan.decoding.skip_special_tokens else SpelledOut(spelling)
         self.choices = tuple(
-            Choice(index, request, spelling, plan.stop)
+            Choice(index, request, self.spelling, plan.decoding)
             for index, request in enumerate(plan.engine_requests())
         )
         self.cached_tokens: int | None = None
@@ -282,6 +342,7 @@ class Answer:
             cached_tokens=self.cached_tokens or 0,
             completion_tokens=self.completion_tokens,
             prompt_token_digest=digest_of_json(plan.prompt),
+            structure_engine=None if plan.decoding.structure is None else ENGINE,
             choices=tuple(
                 FinishedChoice(
                     index=c.index,

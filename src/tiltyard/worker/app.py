@@ -77,10 +77,12 @@ class WorkerDoors:
         identity = service.host.identity(body.model)
         messages = [message.model_dump() for message in body.messages]
         # In a thread: megabytes of text take seconds, and the other answers must go on.
-        prompt = await asyncio.to_thread(service.host.encode_chat, identity, messages)
+        prompt = await asyncio.to_thread(
+            service.host.encode_chat, identity, messages, truncated=body.truncate_prompt_tokens is not None
+        )
         top_logprobs = (body.top_logprobs or 0) if body.logprobs else None
         try:
-            plan = _plan(
+            plan = await _plan(
                 service.host,
                 identity,
                 prompt,
@@ -100,8 +102,10 @@ class WorkerDoors:
         terms = _terms(request)
         body = parse_completion_request(await _body(request))
         identity = service.host.identity(body.model)
-        prompt = await asyncio.to_thread(service.host.encode_text, body.prompt)
-        plan = _plan(
+        prompt = await asyncio.to_thread(
+            service.host.encode_text, body.prompt, truncated=body.truncate_prompt_tokens is not None
+        )
+        plan = await _plan(
             service.host,
             identity,
             prompt,
@@ -109,6 +113,7 @@ class WorkerDoors:
             headers=request.headers,
             top_logprobs=body.logprobs,
             terms=terms,
+            echo=body.echo,
         )
         return self._answer(service, plan, CompletionFraming, stream=body.stream)
 
@@ -265,7 +270,7 @@ async def _watch(receive: Receive, live: LiveAnswer) -> None:
     live.abandon()
 
 
-def _plan(
+async def _plan(
     host: ModelHost,
     identity: ServedIdentity,
     prompt: list[int],
@@ -274,24 +279,29 @@ def _plan(
     headers: Mapping[str, str],
     top_logprobs: int | None,
     terms: Terms,
+    echo: bool = False,
 ) -> AnswerPlan:
     if body.seed is None:
         raise InvalidRequest(
             "a worker needs a seed; the gateway draws one when the client sends none", param="seed"
         )
+    tenant = headers.get(HEADER_TENANT) or "default"
+    structure = body.structure
+    grammar = None if structure is None else await host.grammars.compile(structure, tenant)
     return host.plan(
         identity,
         prompt,
         AnswerRequest(
             generation=headers.get(HEADER_GENERATION) or f"gen_{uuid4().hex}",
-            tenant=headers.get(HEADER_TENANT) or "default",
+            tenant=tenant,
             sampling=body.effective_sampling(identity.resolved.behaviour.default_sampling),
             seed=body.seed,
-            stop=tuple(body.stop),
-            logit_bias={int(token): bias for token, bias in body.logit_bias.items()},
+            decoding=body.decoding,
+            grammar=grammar,
             n=body.n,
             top_logprobs=top_logprobs,
-            ignore_stop_ids=body.ignore_eos,
+            prompt_logprobs=body.prompt_logprobs,
+            echo=echo,
             terms=terms,
         ),
     )

@@ -7,15 +7,18 @@ from collections.abc import Sequence
 
 import orjson
 
+from tiltyard.engine.request import PromptScores
 from tiltyard.wire.answers import (
     ChatLogprobs,
     CompletionLogprobs,
+    PromptLogprob,
     TokenLogprob,
     UsageJson,
     usage_json,
 )
 from tiltyard.wire.sse import frame
 from tiltyard.worker.answer import Answer, ScoredToken, Update
+from tiltyard.worker.prompt_frames import echoed, echoed_logprobs, prompt_logprobs
 
 
 class Framing(ABC):
@@ -33,6 +36,7 @@ class Framing(ABC):
             "system_fingerprint": answer.plan.behaviour,
         }
         self._scored: list[list[ScoredToken]] = [[] for _ in answer.choices]
+        self._prompt_scores: dict[int, PromptScores] = {}
 
     @abstractmethod
     def _chunk_choice(self, update: Update) -> dict[str, object]: ...
@@ -46,7 +50,11 @@ class Framing(ABC):
         The gateway takes `token_ids` out: an answer that is cancelled never gets its last frame, and what
         came of it must still be known token by token to be replayed.
         """
-        return self._frame({"choices": [self._chunk_choice(update)], "usage": None})
+        head: dict[str, object] = {}
+        if update.prompt_scores is not None:
+            self._prompt_scores[update.index] = update.prompt_scores
+            head = self._chunk_head(update.index)
+        return self._frame({**head, "choices": [self._chunk_choice(update)], "usage": None})
 
     def last(self) -> bytes:
         """The last frame: usage, and the facts that the gateway keeps."""
@@ -56,6 +64,8 @@ class Framing(ABC):
     def remember(self, update: Update) -> None:
         """Keep what the whole answer will need."""
         self._scored[update.index].extend(update.scored)
+        if update.prompt_scores is not None:
+            self._prompt_scores[update.index] = update.prompt_scores
 
     def whole(self) -> bytes:
         """The whole answer, for a request that did not ask for a stream."""
@@ -67,12 +77,26 @@ class Framing(ABC):
         return orjson.dumps(
             {
                 **self._head,
+                **self._chunk_head(0),
                 "object": self.whole_object,
                 "choices": choices,
                 "usage": self._usage(),
                 "tiltyard": facts,
             }
         )
+
+    def _chunk_head(self, index: int) -> dict[str, object]:
+        """What stands beside the choices."""
+        return {}
+
+    def _prompt_logprobs(self, index: int) -> list[PromptLogprob | None] | None:
+        plan, scores = self._answer.plan, self._prompt_scores.get(index)
+        if plan.shown_prompt_logprobs is None or scores is None:
+            return None
+        return prompt_logprobs(plan.prompt, scores, plan.shown_prompt_logprobs, self._spell)
+
+    def _spell(self, token: int) -> bytes:
+        return self._answer.spelling.token_bytes(token)
 
     @property
     def _wants_scores(self) -> bool:
@@ -91,6 +115,11 @@ class ChatFraming(Framing):
 
     chunk_object = "chat.completion.chunk"
     whole_object = "chat.completion"
+
+    def _chunk_head(self, index: int) -> dict[str, object]:
+        # vLLM's place for it; the same for all choices.
+        scores = self._prompt_logprobs(index) if index == 0 else None
+        return {} if scores is None else {"prompt_logprobs": scores}
 
     def _chunk_choice(self, update: Update) -> dict[str, object]:
         delta: dict[str, object] = {"content": update.text} if update.text or update.first else {}
@@ -117,19 +146,52 @@ class CompletionFraming(Framing):
     chunk_object = "text_completion"
     whole_object = "text_completion"
 
+    def __init__(self, answer: Answer, created_s: int) -> None:
+        super().__init__(answer, created_s)
+        plan = answer.plan
+        self._echo = echoed(plan.prompt, self._spell) if plan.echo else None
+
     def _chunk_choice(self, update: Update) -> dict[str, object]:
-        return {
+        choice = {
             "index": update.index,
             "text": update.text,
-            "logprobs": completion_logprobs(update.scored) if self._wants_scores else None,
+            "logprobs": self._logprobs(update.index, update.scored, begins=update.first),
             "finish_reason": update.finish_reason,
             "token_ids": update.token_ids,
         }
+        if update.first and self._echo is not None:
+            choice["text"] = self._echo.text + update.text
+            choice["echoed_characters"] = len(self._echo.text)  # for the gateway, as `token_ids`
+        if update.prompt_scores is not None and (scores := self._prompt_logprobs(update.index)) is not None:
+            choice["prompt_logprobs"] = scores
+        return choice
 
     def _whole_choice(self, index: int, text: str) -> dict[str, object]:
+        choice: dict[str, object] = {
+            "text": text if self._echo is None else self._echo.text + text,
+            "logprobs": self._logprobs(index, self._scored[index], begins=True),
+        }
+        if (scores := self._prompt_logprobs(index)) is not None:
+            choice["prompt_logprobs"] = scores
+        return choice
+
+    def _logprobs(
+        self, index: int, scored: Sequence[ScoredToken], *, begins: bool
+    ) -> CompletionLogprobs | None:
+        if not self._wants_scores:
+            return None
+        if self._echo is None:
+            return completion_logprobs(scored)
+        answer = completion_logprobs(scored, offset=len(self._echo.text))
+        if not begins or (scores := self._prompt_scores.get(index)) is None:
+            return answer
+        top = self._answer.plan.top_logprobs or 0
+        prompt = echoed_logprobs(self._answer.plan.prompt, scores, top, self._echo, self._spell)
         return {
-            "text": text,
-            "logprobs": completion_logprobs(self._scored[index]) if self._wants_scores else None,
+            "tokens": prompt["tokens"] + answer["tokens"],
+            "token_logprobs": prompt["token_logprobs"] + answer["token_logprobs"],
+            "top_logprobs": prompt["top_logprobs"] + answer["top_logprobs"],
+            "text_offset": prompt["text_offset"] + answer["text_offset"],
         }
 
 
@@ -150,14 +212,23 @@ def chat_logprobs(scored: Sequence[ScoredToken]) -> ChatLogprobs:
     return {"content": content, "refusal": None}
 
 
-def completion_logprobs(scored: Sequence[ScoredToken]) -> CompletionLogprobs:
-    """`logprobs` of a plain completion; offsets count characters of the completion."""
+def completion_logprobs(scored: Sequence[ScoredToken], offset: int = 0) -> CompletionLogprobs:
+    """`logprobs` of a plain completion; offsets count characters of the text, of which `offset` came before."""
     return {
         "tokens": [_readable(s.spelling) for s in scored],
         "token_logprobs": [s.logprob for s in scored],
-        "top_logprobs": [{_readable(spelling): value for spelling, value in s.top} for s in scored],
-        "text_offset": [s.text_offset for s in scored],
+        "top_logprobs": [
+            _with_own({_readable(spelling): value for spelling, value in s.top}, s.spelling, s.logprob)
+            for s in scored
+        ],
+        "text_offset": [offset + s.text_offset for s in scored],
     }
+
+
+def _with_own(top: dict[str, float], own: bytes, logprob: float) -> dict[str, float]:
+    """The chosen token is always among the likeliest, as OpenAI has it."""
+    top.setdefault(_readable(own), logprob)
+    return top
 
 
 def _readable(spelling: bytes) -> str:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tiltyard import __version__
+from tiltyard.engine.constraint import Grammar
 from tiltyard.engine.engine import Engine, EngineConfig
 from tiltyard.engine.fairness import FairnessConfig
 from tiltyard.engine.verify import Observer
-from tiltyard.errors import ConfigurationError, ContextTooLong, NotFound
+from tiltyard.errors import ConfigurationError, ContextTooLong, InvalidRequest, NotFound
 from tiltyard.identity.canonical import Digest
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import DefaultSampling, Deployment
@@ -23,8 +24,10 @@ from tiltyard.models.prompt import prompt_ids, refuse_too_long
 from tiltyard.models.resolve import ResolvedIdentity, render_prompt, resolve
 from tiltyard.models.sources import digest_of_model
 from tiltyard.models.tokenizer import Tokenizer
+from tiltyard.wire.decoding import Decoding
 from tiltyard.wire.worker import IdentityStatus
 from tiltyard.worker.answer import DEFAULT_TERMS, AnswerPlan, Terms
+from tiltyard.worker.grammars import Grammars
 from tiltyard.worker.load import KeptPacking, load_native
 from tiltyard.worker.packed_cache import PackedCache
 from tiltyard.worker.speculate import DraftSource, SpeculationChoice, load_draft, speculation_of
@@ -82,11 +85,14 @@ class AnswerRequest:
     tenant: str
     sampling: DefaultSampling
     seed: int
-    stop: tuple[str, ...] = ()
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    decoding: Decoding = field(default_factory=Decoding)
+    grammar: Grammar | None = None
+    """`decoding.structure`, compiled by the host's `grammars`."""
     n: int = 1
     top_logprobs: int | None = None
-    ignore_stop_ids: bool = False
+    prompt_logprobs: int | None = None
+    echo: bool = False
+    """Whether the answer begins with the prompt, with its scores if there are `top_logprobs`."""
     terms: Terms = DEFAULT_TERMS
 
 
@@ -106,6 +112,7 @@ class ModelHost:
         self.identities = identities
         self.config = config
         self.engine = Engine(native, config)
+        self.grammars = Grammars(tokenizer, config.vocab_size)
 
     @property
     def max_context_tokens(self) -> int:
@@ -121,16 +128,31 @@ class ModelHost:
             )
         return identity
 
-    def encode_chat(self, identity: ServedIdentity, messages: Sequence[Mapping[str, object]]) -> list[int]:
-        """Messages to prompt tokens, as the identity's template says; `ContextTooLong` before megabytes are encoded."""
-        most = self.max_context_tokens - 1
+    def encode_chat(
+        self, identity: ServedIdentity, messages: Sequence[Mapping[str, object]], *, truncated: bool = False
+    ) -> list[int]:
+        """Messages to prompt tokens, as the identity's template says.
+
+        `ContextTooLong` before megabytes are encoded, unless the prompt will be `truncated`.
+        """
+        most = None if truncated else self.max_context_tokens - 1
         return render_prompt(identity.resolved, self.tokenizer, messages, most_tokens=most)
 
-    def encode_text(self, prompt: str | Sequence[int]) -> list[int]:
-        """A plain prompt to tokens; token ids stay as they are. `ContextTooLong` before megabytes are encoded."""
+    def bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Each word in tokens, as it stands at the beginning of a text and after a space (as vLLM does).
+
+        It does not come in these tokens; spelled by others, or as a part of a longer word, it may.
+        """
+        spelled = [text for word in words for text in (word, " " + word.lstrip())]
+        ids = [tuple(self.tokenizer.encode(text, special=False)) for text in spelled]
+        return tuple(dict.fromkeys(word for word in ids if word))
+
+    def encode_text(self, prompt: str | Sequence[int], *, truncated: bool = False) -> list[int]:
+        """A plain prompt to tokens; token ids stay as they are. `ContextTooLong` as for `encode_chat`."""
         if not isinstance(prompt, str):
             return list(prompt)
-        refuse_too_long(self.tokenizer, prompt, self.max_context_tokens - 1, "prompt")
+        if not truncated:
+            refuse_too_long(self.tokenizer, prompt, self.max_context_tokens - 1, "prompt")
         return prompt_ids(self.tokenizer, prompt, special=True)
 
     def plan(self, identity: ServedIdentity, prompt: Sequence[int], request: AnswerRequest) -> AnswerPlan:
@@ -138,6 +160,9 @@ class ModelHost:
 
         Without `max_tokens` an answer may fill the context.
         """
+        decoding = request.decoding
+        if decoding.truncate_prompt_tokens is not None:
+            prompt = prompt[-decoding.truncate_prompt_tokens :]
         room = self.max_context_tokens - len(prompt)
         if room < 1:
             raise ContextTooLong(
@@ -146,6 +171,14 @@ class ModelHost:
                 param="prompt",
             )
         sampling = request.sampling.model_copy(update={"max_tokens": request.sampling.max_tokens or room})
+        if decoding.structure is not None and not self.tokenizer.stop_ids:
+            raise InvalidRequest(
+                f"{identity.name} names no token that ends an answer, and a grammar needs one",
+                param=decoding.structure.param,
+            )
+        own_stop_ids = frozenset() if decoding.ignore_eos else self.tokenizer.stop_ids
+        echoed = request.top_logprobs if request.echo else None
+        wanted = [count for count in (request.prompt_logprobs, echoed) if count is not None]
         plan = AnswerPlan(
             generation=request.generation,
             identity=identity.name,
@@ -155,12 +188,16 @@ class ModelHost:
             prompt=tuple(prompt),
             sampling=sampling,
             seed=request.seed,
-            stop_ids=frozenset() if request.ignore_stop_ids else self.tokenizer.stop_ids,
-            stop=request.stop,
-            logit_bias=tuple(sorted(request.logit_bias.items())),
+            stop_ids=own_stop_ids | frozenset(decoding.stop_token_ids),
+            decoding=decoding,
+            bad_words=self.bad_words(decoding.bad_words),
+            grammar=request.grammar,
             n=request.n,
             top_logprobs=request.top_logprobs,
             terms=request.terms,
+            prompt_logprobs=max(wanted, default=None),
+            shown_prompt_logprobs=request.prompt_logprobs,
+            echo=request.echo,
         )
         self.engine.check(plan.engine_requests()[0])
         return plan

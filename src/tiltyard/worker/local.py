@@ -13,6 +13,7 @@ from tiltyard.errors import InvalidRequest
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import DefaultSampling
 from tiltyard.identity.store import IdentityStore
+from tiltyard.wire.decoding import Decoding
 from tiltyard.wire.worker import FinishedAnswer
 from tiltyard.worker.answer import Answer
 from tiltyard.worker.host import AnswerRequest, HostSettings, ModelHost, Progress, load_host
@@ -66,18 +67,28 @@ class LocalModel:
         logit_bias: Mapping[int, float] | None = None,
         n: int = 1,
         ignore_eos: bool = False,
+        decoding: Decoding | None = None,
         generation: str | None = None,
     ) -> FinishedAnswer:
         """Answer messages, or continue a prompt (text or token ids).
 
         `sampling` is used as it stands, in place of the identity's defaults; `max_tokens` overrides its own.
+        `decoding` stands for `stop`, `logit_bias`, `ignore_eos` and more.
         Raises `NotFound` for an unknown identity, `InvalidRequest` or `ContextTooLong` for what cannot run.
         """
         host = self.host
         served = host.identity(identity)
         if (messages is None) == (prompt is None):
             raise InvalidRequest("give messages or prompt, one of them", param="messages")
-        tokens = host.encode_text(prompt) if prompt is not None else host.encode_chat(served, messages or ())
+        if decoding is None:
+            decoding = Decoding(stop=tuple(stop), logit_bias=logit_bias or {}, ignore_eos=ignore_eos)
+        truncated = decoding.truncate_prompt_tokens is not None
+        tokens = (
+            host.encode_text(prompt, truncated=truncated)
+            if prompt is not None
+            else host.encode_chat(served, messages or (), truncated=truncated)
+        )
+        structure = decoding.structure
         settings = served.resolved.behaviour.default_sampling if sampling is None else sampling
         if max_tokens is not None:
             settings = settings.model_copy(update={"max_tokens": max_tokens})
@@ -89,10 +100,9 @@ class LocalModel:
                 tenant="local",
                 sampling=settings,
                 seed=seed,
-                stop=tuple(stop),
-                logit_bias=logit_bias or {},
+                decoding=decoding,
+                grammar=None if structure is None else host.grammars.compile_now(structure),
                 n=n,
-                ignore_stop_ids=ignore_eos,
             ),
         )
         answer = Answer(plan, host.tokenizer, submitted_s=time.perf_counter())
@@ -117,3 +127,5 @@ class LocalModel:
                 update = answer.accept(token, ended_s)
                 if update is not None and update.cancel:
                     engine.cancel(token.request_id)
+            if result.failed:
+                raise result.failed[0].error

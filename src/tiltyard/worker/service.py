@@ -155,6 +155,7 @@ class WorkerService:
     def stop(self) -> None:
         """Stop the engine's thread after its current step."""
         self._engine.stop()
+        self.host.grammars.close()
 
     def admit(self, plan: AnswerPlan) -> None:
         """Raise `Unavailable` while draining or dead, `Overloaded` if the queue is full."""
@@ -262,6 +263,9 @@ class WorkerService:
             if live.accept(token, report.ended_s):
                 over.append(token.request_id)
             touched[id(live)] = live
+        for request_id, error in report.result.failed:
+            if (live := self._live.get(request_id)) is not None:
+                live.fail(error)
         if over:
             self._engine.cancel(over)
         for live in touched.values():

@@ -31,8 +31,10 @@ class TextStream:
     Piece(text='', stop_match='END')
     """
 
-    def __init__(self, stop: Sequence[str] = ()) -> None:
+    def __init__(self, stop: Sequence[str] = (), *, show_stop: bool = False) -> None:
+        """With `show_stop` the stop string that ends the answer is part of its text."""
         self._stop = tuple(stop)
+        self._show_stop = show_stop
         self._longest = max(map(len, self._stop), default=0)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._held = ""
@@ -44,28 +46,32 @@ class TextStream:
         """Characters that are decoded but held back."""
         return len(self._held)
 
-    def push(self, data: bytes) -> Piece:
-        """Add the bytes of one token. After a stop match nothing more may be pushed."""
-        return self._advance(self._decoder.decode(data))
+    def push(self, data: bytes, *, may_stop: bool = True) -> Piece:
+        """Add the bytes of one token. After a stop match nothing more may be pushed.
 
-    def finish(self) -> Piece:
+        A stop string that is completed while it may not stop is text like any other.
+        """
+        return self._advance(self._decoder.decode(data), may_stop)
+
+    def finish(self, *, may_stop: bool = True) -> Piece:
         """The answer is over: release what was held; bytes that never became a character turn into U+FFFD."""
-        piece = self._advance(self._decoder.decode(b"", final=True))
+        piece = self._advance(self._decoder.decode(b"", final=True), may_stop)
         if piece.stop_match is not None:
             return piece
         text, self._held = piece.text + self._held, ""
         return Piece(text, None)
 
-    def _advance(self, new: str) -> Piece:
+    def _advance(self, new: str, may_stop: bool) -> Piece:
         self.characters += len(new)
         if not self._stop:
             return Piece(new, None)
         known = len(self._held)
         text = self._held + new
-        if match := self._first_match(text, known):
+        if may_stop and (match := self._first_match(text, known)):
             start, stop = match
             self._held = ""
-            return Piece(text[:start], stop)
+            end = start + len(stop) if self._show_stop else start
+            return Piece(text[:end], stop)
         hold = self._hold_back(text)
         self._held = text[len(text) - hold :]
         return Piece(text[: len(text) - hold], None)

@@ -1,0 +1,97 @@
+"""Log-probabilities of a prompt's own tokens, remembered with the prefix tree's blocks.
+
+KV from the tree saves the forward pass over a prompt, but its logits are gone; so a block that was scored keeps the
+scores of its 32 tokens beside the KV. They are a function of the path that leads to the block, as the KV is, and
+therefore the same bits for everybody who walks it. The score of a block's first token comes from the position
+before it: a prompt whose scores are known up to some block runs again from one block earlier, and the block in
+between gives both its own scores (equal bits) and the first one of the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiltyard import kernels
+from tiltyard.engine.request import PromptScores
+
+
+class ScoredNode(Protocol):
+    """A block in the prefix tree."""
+
+    scores: PromptScores | None
+    """Of its own tokens, or `None` if nobody has asked."""
+
+
+class ScoredPrompt:
+    """The scores of one prompt, as far as they are known: those of its first `known` tokens."""
+
+    def __init__(self, prompt: Sequence[int], top: int, block_tokens: int) -> None:
+        count = len(prompt)
+        self._tokens = np.array(prompt, np.int32)
+        self._top = top
+        self._size = block_tokens
+        self.known = 1  # the first token follows nothing: it has no score
+        self.scores = PromptScores(
+            np.zeros(count, np.float32),
+            np.zeros(count, np.int32),
+            np.zeros((count, top), np.int32),
+            np.zeros((count, top), np.float32),
+        )
+
+    @property
+    def missing(self) -> bool:
+        """Whether some token has no score yet."""
+        return self.known < len(self._tokens)
+
+    def usable_blocks(self, path: Sequence[ScoredNode]) -> int:
+        """Take over what the nodes of a path know; returns how many of the path's blocks need not run again."""
+        if not self.missing:
+            return len(path)
+        for index, node in enumerate(path):
+            if node.scores is None or node.scores.top_ids.shape[1] < self._top:
+                break
+            start, end = index * self._size, (index + 1) * self._size
+            if end > self.known:
+                self._put(start, node.scores)
+        if not self.missing:
+            return len(path)
+        return min(len(path), (self.known - 1) // self._size)
+
+    def rows(self, start: int, end: int) -> range:
+        """Positions among `start … end - 1` whose logits score a token of the prompt."""
+        return range(max(start, self.known - 1), min(end, len(self._tokens) - 1))
+
+    def score(self, positions: range, logits: NDArray[np.float32]) -> None:
+        """Score the tokens that follow `positions` from the positions' logits (positions, vocabulary)."""
+        first, last = positions.start + 1, positions.stop + 1
+        self._put(first, PromptScores(*kernels.score_tokens(logits, self._tokens[first:last], self._top)))
+
+    def remember(self, path: Sequence[ScoredNode]) -> None:
+        """Give the nodes of a path the scores of their tokens, where these are known and theirs are not."""
+        for index, node in enumerate(path):
+            start, end = index * self._size, (index + 1) * self._size
+            if end > self.known:
+                return
+            if node.scores is None or node.scores.top_ids.shape[1] < self._top:
+                node.scores = self._cut(start, end)
+
+    def _cut(self, start: int, end: int) -> PromptScores:
+        logprobs, ranks, ids, values = self.scores
+        return PromptScores(
+            logprobs[start:end].copy(),
+            ranks[start:end].copy(),
+            ids[start:end].copy(),
+            values[start:end].copy(),
+        )
+
+    def _put(self, start: int, scores: PromptScores) -> None:
+        count = len(scores.logprobs)
+        self.scores.logprobs[start : start + count] = scores.logprobs
+        self.scores.ranks[start : start + count] = scores.ranks
+        self.scores.top_ids[start : start + count] = scores.top_ids[:, : self._top]
+        self.scores.top_logprobs[start : start + count] = scores.top_logprobs[:, : self._top]
+        self.known = max(self.known, start + count)

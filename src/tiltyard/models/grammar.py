@@ -1,0 +1,109 @@
+"""Grammars over one model's vocabulary: llguidance compiles them and says, token by token, what may come next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from numpy.typing import NDArray
+
+from tiltyard.errors import InvalidRequest
+
+LIMITS = LLParserLimits(
+    # In units of work, not of time: the same grammar fails at the same place on every machine.
+    max_lexer_states=50_000,  # 1-2 kB each
+    verbose_errors=False,
+)
+
+
+ENGINE = f"llguidance {version('llguidance')}"
+"""Which library decides what a grammar allows; another version may decide otherwise."""
+
+
+class GrammarFailed(Exception):
+    """The library refuses a grammar; the message is its own."""
+
+
+class Vocabulary:
+    """A model's tokens as the grammar library wants them; immutable, shared by threads."""
+
+    def __init__(
+        self, tokens: Sequence[bytes], special: Sequence[int], stop_ids: Sequence[int], size: int
+    ) -> None:
+        """`size` is the width of the model's logits; ids without a token never come. `tokens` by id, control tokens (`special`) spelled out; `stop_ids` may come where a grammar accepts."""
+        self.size = size
+        self._tokenizer = LLTokenizer(
+            TokenizerWrapper(_Tokens(tokens, special, stop_ids)), n_vocab=self.size, eos_token=list(stop_ids)
+        )
+
+    def compile(self, text: str) -> CompiledGrammar:
+        """Compile a grammar in llguidance's language; raises `GrammarFailed`. Keeps no lock of Python's."""
+        matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=LIMITS)
+        if matcher.is_error():
+            raise GrammarFailed(matcher.get_error())
+        grammar = CompiledGrammar(matcher)
+        # A grammar without any text shows itself only here.
+        first = matcher.deep_copy()
+        first.compute_bitmask()
+        if first.is_error():
+            raise GrammarFailed(f"{first.stop_reason()}: {first.get_error()}")
+        if warnings := matcher.get_grammar_warnings():
+            # A warning is a keyword that was understood in part.
+            raise GrammarFailed("; ".join(warnings))
+        return grammar
+
+
+class CompiledGrammar:
+    """A grammar at its beginning; `engine.constraint.Grammar`."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+
+    def start(self) -> GrammarState:
+        """Begin an answer."""
+        return GrammarState(self._matcher.deep_copy())
+
+
+class GrammarState:
+    """Where one answer stands; `engine.constraint.Constraint`."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+
+    def fill(self, mask: NDArray[np.uint32]) -> None:
+        """Write which tokens may come next; raises `InvalidRequest` when that takes more work than is allowed."""
+        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        if self._matcher.is_error():
+            raise InvalidRequest(
+                f"the grammar cannot go on here ({self._matcher.stop_reason()}); simplify it",
+                code="grammar_too_complex",
+            )
+
+    def accept(self, token: int) -> None:
+        """Go on by a token; one that was not allowed shows at the next `fill`."""
+        self._matcher.consume_token(token)
+
+    def allowed(self, draft: Sequence[int]) -> int:
+        """How many tokens of a draft could be taken from here."""
+        return self._matcher.validate_tokens(list(draft))
+
+    @property
+    def complete(self) -> bool:
+        """Whether the grammar accepts and nothing may follow."""
+        return self._matcher.is_stopped() and self._matcher.is_accepting()
+
+
+class _Tokens:
+    """What `TokenizerWrapper` asks for. Text is never encoded: `grammar_text` writes `no_forcing` grammars."""
+
+    def __init__(self, tokens: Sequence[bytes], special: Sequence[int], stop_ids: Sequence[int]) -> None:
+        self.tokens = tokens
+        self.special_token_ids = special
+        self.eos_token_id = stop_ids[0]
+        self.bos_token_id = None
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        """Encode a text: only asked for to find the canonical tokens of forced text."""
+        raise NotImplementedError
