@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tiltyard.engine.request import EngineCounters, EngineRequest
-from toy_model import VOCABULARY, request, solo, toy_engine
+from toy_model import VOCABULARY, prophecy, request, solo, toy_engine
 
 LAST_ARRIVAL = 40
 PREFIXES = [[(7 * i + k) % VOCABULARY for i in range(length)] for k, length in enumerate((0, 31, 32, 64, 90))]
@@ -29,12 +29,17 @@ class Sizes:
     blocks: int
     batch_tokens: int
     sequences: int
+    guesses: bool = False
+    """Ahead, three of four of them right."""
 
 
 def play(schedule: Sequence[Arrival], sizes: Sizes) -> EngineCounters:
     """Run a schedule, checking the accounts around every step and every answer at the end."""
     engine = toy_engine(
-        blocks=sizes.blocks, max_batch_tokens=sizes.batch_tokens, max_sequences=sizes.sequences
+        blocks=sizes.blocks,
+        max_batch_tokens=sizes.batch_tokens,
+        max_sequences=sizes.sequences,
+        speculation=prophecy(lambda _, position: position % 4 == 3) if sizes.guesses else None,
     )
     answers: dict[str, list[int]] = {}
     finished: set[str] = set()
@@ -92,7 +97,13 @@ def schedules(draw: st.DrawFn) -> list[Arrival]:
 @settings(max_examples=60, deadline=None)
 @given(
     schedules(),
-    st.builds(Sizes, st.integers(6, 20), st.sampled_from([8, 33, 64, 256]), st.sampled_from([1, 3, 8])),
+    st.builds(
+        Sizes,
+        st.integers(6, 20),
+        st.sampled_from([8, 33, 64, 256]),
+        st.sampled_from([1, 3, 8]),
+        st.booleans(),
+    ),
 )
 def test_whatever_happens_around_it_an_answer_stays_the_same(schedule: list[Arrival], sizes: Sizes) -> None:
     play(schedule, sizes)
@@ -114,7 +125,11 @@ def test_crowded_schedules_take_every_path_and_change_no_answer() -> None:
                 seed=rng.randrange(2),
             )
             schedule.append(Arrival(step, one, rng.choice((None, None, None, step + rng.randrange(30)))))
-        totals.update(asdict(play(schedule, Sizes(rng.randrange(6, 12), rng.choice((8, 33, 64)), 8))))
+        totals.update(
+            asdict(
+                play(schedule, Sizes(rng.randrange(6, 12), rng.choice((8, 33, 64)), 8, rng.random() < 0.5))
+            )
+        )
     for path in (
         "preemptions",
         "prefix_hit_tokens",
@@ -122,6 +137,8 @@ def test_crowded_schedules_take_every_path_and_change_no_answer() -> None:
         "cancelled",
         "partial_prefill_chunks",
         "mixed_steps",
+        "accepted_tokens",
     ):
         assert totals[path] > 10, path
+    assert totals["draft_tokens"] - totals["accepted_tokens"] > 10
     assert totals["peak_batch_sequences"] > 30 * 3

@@ -115,7 +115,10 @@ class Speculator:
         chunks = dict(work)
         granted = {s: self._scheduler.reserve(s, chunks[s], n) for s, n in lengths.items()}
         drafts = self._drafter.draft({s: n for s, n in granted.items() if n})
-        return {s: fit for s, draft in drafts.items() if (fit := s.possible(draft))}
+        possible = {s: fit for s, draft in drafts.items() if (fit := s.possible(draft))}
+        for sequence in drafts.keys() - possible.keys():  # the grammar refuses the first guess already
+            self._drafter.learn(sequence, 1, 0)
+        return possible
 
     def learn(self, drafts: Drafts, choices: Sequence[Choice]) -> None:
         """Tell the drafter, and each sequence, how many of its guesses were kept."""
@@ -123,7 +126,8 @@ class Speculator:
         for choice in choices:
             if choice.sequence in kept:
                 kept[choice.sequence] += 1
-        for sequence, accepted in kept.items():
+        for sequence, guesses in kept.items():
+            accepted = max(0, guesses)  # a sequence that fails has no token
             sequence.drafted_tokens += len(drafts[sequence])
             sequence.accepted_tokens += accepted
             self._counters.drafts += 1
