@@ -62,6 +62,13 @@ async def test_a_stop_string_in_the_middle_of_a_step_ends_the_answer_there() -> 
     assert guessed_facts["accepted_tokens"] > 0
 
 
+async def test_a_request_may_refuse_to_be_guessed_ahead() -> None:
+    async with toy_worker(SONG, speculation=Speculation(costs=FREE_ROWS)) as worker:
+        stream = await ask(worker, completion(max_tokens=200), **{"x-tiltyard-speculation": "off"})
+        assert texts(stream.frames) == SONG
+        assert worker.service.host.engine.counters.draft_tokens == 0
+
+
 HOT = DefaultSampling(temperature=0.8, top_p=0.9, repetition_penalty=1.1)
 ECHO = "Repeat this sentence three times: the quick brown fox jumps over the lazy dog."
 
