@@ -64,15 +64,15 @@ def test_no_step_exceeds_the_token_budget() -> None:
     assert engine.counters.peak_batch_tokens == 10
 
 
-def test_a_second_identical_prompt_reuses_all_full_blocks_but_recomputes_one_token() -> None:
+def test_a_second_identical_prompt_reuses_everything_but_one_token() -> None:
     engine = toy_engine()
     engine.submit(request("first", range(64), 2))
     run(engine)
     engine.submit(request("second", range(64), 2))
     tokens = [t for _ in range(2) for t in step(engine).emitted]
-    # 64 tokens are two full blocks; the second is not taken, since one token of the prompt must run.
-    assert [t.cached_tokens for t in tokens] == [32, 32]
-    assert engine.counters.prefix_hit_tokens == 32
+    # 64 tokens are two full blocks; the second is copied, since one token of the prompt must run and be written.
+    assert [t.cached_tokens for t in tokens] == [63, 63]
+    assert (engine.counters.prefix_hit_tokens, engine.counters.copied_tokens) == (63, 31)
     assert [t.token for t in tokens] == solo(request("second", range(64), 2))
 
 
@@ -106,9 +106,10 @@ def test_choices_of_one_prompt_compute_it_once() -> None:
     first = step(engine)
     assert [name for name, _ in first.batch] == ["c0"]  # the others wait for its blocks
     second = step(engine)
-    assert dict(second.batch) == {"c0": 1, "c1": 4, "c2": 4, "c3": 4}
+    assert dict(second.batch) == {"c0": 1, "c1": 1, "c2": 1, "c3": 1}
     run(engine)
-    assert engine.counters.prefix_hit_tokens == 3 * 96
+    assert engine.counters.prefix_hit_tokens == 3 * 99
+    assert engine.counters.prompt_tokens == 100 + 3
 
 
 def test_waiting_for_a_shared_prefix_does_not_hold_up_others() -> None:

@@ -166,6 +166,7 @@ def test_every_answer_has_the_shape_that_openai_describes(house: House, shared_d
 
 
 def test_chinese_and_emoji_are_never_broken_in_a_stream(house: House) -> None:
+    """vLLM #17448."""
     # The model repeats what it is shown often; each of these characters is several tokens.
     pattern = "漢字🎏好" * 12
     stream = house.client.completions.create(

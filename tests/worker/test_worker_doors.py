@@ -265,7 +265,7 @@ async def test_choices_are_told_apart_and_share_the_prompt() -> None:
         hits = worker.service.host.engine.counters.prefix_hit_tokens
     assert [texts(stream.frames, index) for index in range(3)] == ["Hi!"] * 3
     assert [c["index"] for c in stream.frames[-1]["tiltyard"]["choices"]] == [0, 1, 2]
-    assert hits == 2 * 96
+    assert hits == 2 * 100
     assert stream.frames[-1]["usage"]["completion_tokens"] == 12
 
 
@@ -379,8 +379,8 @@ async def test_retry_after_follows_the_backlog_and_the_speed() -> None:
         assert service._retry_after_s("interactive") == 50.0
         assert service._retry_after_s("batch") == 1.0  # nothing of that class is there
         queues["batch"] = Queue(3, 500)
-        assert service._retry_after_s("interactive") == pytest.approx(5_000 / (100 * 8 / 9))
-        assert service._retry_after_s("batch") == pytest.approx(500 / (100 / 9))
+        assert service._retry_after_s("interactive") == pytest.approx(5_000 / (100 * 32 / 33))
+        assert service._retry_after_s("batch") == pytest.approx(500 / (100 / 33))
         queues["interactive"] = Queue(0, 10)
         assert service._retry_after_s("interactive") == 1.0
 

@@ -37,7 +37,7 @@ def character_by_character(text: str, stop: Sequence[str]) -> tuple[str, str | N
 
 
 def test_a_character_split_across_tokens_appears_whole() -> None:
-    """vLLM #17448: bytes that wait for the rest of their character."""
+    """vLLM #17448, vllm-mlx PR #109, mlx-vlm #1771, exo PR #1691: halves of characters were shown, or text was lost."""
     moon = "🌙".encode()
     assert say([b"a", moon[:1], moon[1:3], moon[3:], b"b"])[0] == ["a", "", "", "🌙", "b", ""]
 

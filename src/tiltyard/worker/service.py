@@ -27,6 +27,7 @@ from tiltyard.wire.sse import DONE_FRAME, frame
 from tiltyard.wire.terms import HEADER_DEADLINE, HEADER_QUEUE_DEADLINE
 from tiltyard.wire.worker import WorkerStatus
 from tiltyard.worker.answer import Answer, AnswerPlan
+from tiltyard.worker.expert_metrics import ExpertCollector
 from tiltyard.worker.frames import Framing
 from tiltyard.worker.host import ModelHost
 from tiltyard.worker.loop import EngineLoop, EngineState, StepReport
@@ -128,6 +129,8 @@ class WorkerService:
         self.worker = worker
         self.host = host
         self.metrics = WorkerMetrics(worker, host.engine)
+        if host.expert_counters is not None:
+            self.metrics.registry.register(ExpertCollector(worker, host.expert_counters))
         self.draining = False
         self.dead = False
         self.warmed = False
