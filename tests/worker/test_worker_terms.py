@@ -105,6 +105,16 @@ def test_terms_that_make_no_sense_are_refused_by_name(header: str, value: str) -
     assert caught.value.param == header
 
 
+def test_openais_service_tier_is_a_class() -> None:
+    assert ServiceTerms.read({}, "flex").service_class == "batch"
+    assert {ServiceTerms.read({}, tier).service_class for tier in ("auto", "default", "priority", None)} == {
+        "interactive"
+    }
+    assert ServiceTerms.read({"x-tiltyard-class": "agent"}, "auto").service_class == "agent"
+    with pytest.raises(InvalidRequest, match="send one of them"):
+        ServiceTerms.read({"x-tiltyard-class": "agent"}, "flex")
+
+
 def test_the_next_hop_is_told_what_is_left() -> None:
     terms = ServiceTerms("batch", queue_deadline_ms=1_000, deadline_ms=60_000)
     assert ServiceTerms.read(terms.headers(elapsed_ms=400.0)) == ServiceTerms("batch", 600, 59_600)
@@ -116,6 +126,8 @@ async def test_metrics_tell_prefill_from_decode_by_tenant_and_class() -> None:
         await post(worker, x_tiltyard_class="batch", x_tiltyard_tenant="alice")
         async with httpx2.AsyncClient(base_url=worker.url) as http:
             lines = (await http.get("/metrics")).text.splitlines()
+            status = (await http.get("/worker")).json()
+        assert set(status["queues"]) == {"interactive", "agent", "batch"}
         labels = '{class="batch",model_name="toy-0",tenant="alice"}'
         for name, value in (("requests", 1), ("prefill_tokens", 1), ("decode_tokens", 4)):
             assert f"tiltyard_served_{name}_total{labels} {value:.1f}" in _sorted_labels(lines)

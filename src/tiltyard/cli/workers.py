@@ -131,9 +131,7 @@ def worker_specs(settings: Settings, paths: Mapping[str, Path]) -> list[WorkerSp
                 packed_cache_bytes=options.packed_cache_mb << 20,
                 class_weights=options.class_weights.model_dump(),
                 spill_bytes=options.spill_mb << 20,
-                spill_dir=str(
-                    (settings.base_dir / options.spill_dir).expanduser() if options.spill_dir else run
-                ),
+                spill_dir=str(settings.base_dir / Path(options.spill_dir or run).expanduser()),
                 identity_store=str(settings.identity_dir),
             )
         )

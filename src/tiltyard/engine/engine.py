@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tiltyard.engine.batch import Batch, Drafts, ForwardModel, build_batch
 from tiltyard.engine.blocks import BlockAccountingError
-from tiltyard.engine.fairness import FairnessConfig
+from tiltyard.engine.fairness import CLASSES, FairnessConfig
 from tiltyard.engine.limits import check_sampling
 from tiltyard.engine.request import (
     EmittedToken,
@@ -176,10 +176,12 @@ class Engine:
         """What was served, by tenant and class; prefill and decode apart."""
         return self._scheduler.shares.usage
 
-    def queue(self, request_class: RequestClass) -> Queue:
-        """What waits of one class, and what all its requests may still cost."""
-        mine = [s for s in self._requests.values() if s.request.priority == request_class]
-        return Queue(self._scheduler.waiting.waiting(request_class), sum(s.unfinished_tokens for s in mine))
+    def queues(self) -> dict[RequestClass, Queue]:
+        """By class, what waits, and what all its requests may still cost."""
+        tokens = dict.fromkeys(CLASSES, 0)
+        for sequence in self._requests.values():
+            tokens[sequence.request.priority] += sequence.unfinished_tokens
+        return {name: Queue(self._scheduler.waiting.waiting(name), tokens[name]) for name in CLASSES}
 
     @property
     def blocks_used(self) -> int:

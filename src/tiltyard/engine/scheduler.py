@@ -380,14 +380,18 @@ class Scheduler:
         )
 
     def _being_computed(self, sequence: RunningSequence, cached_blocks: int) -> bool:
-        """Whether a running prefill will soon have the next block of this prompt, or all of a short one."""
+        """Whether a running prefill, no less urgent, will soon have its next block, or all of a short prompt."""
         cached = cached_blocks * self._block_tokens
         end = min(cached + self._block_tokens, len(sequence.tokens) - 1)
         if end - cached < WORTH_WAITING:
             return False
         start = None
         for leader in self.running:
-            if leader.pending > 1 and leader.request.namespace == sequence.request.namespace:
+            if (
+                leader.pending > 1
+                and leader.request.namespace == sequence.request.namespace
+                and RANK[leader.request.priority] <= RANK[sequence.request.priority]
+            ):
                 start = sequence.tokens[:end] if start is None else start
                 if len(leader.tokens) >= end and leader.tokens[:end] == start and leader.computed < end:
                     return True

@@ -72,8 +72,9 @@ class WorkerDoors:
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
         service = self._loaded()
-        terms = _terms(request)
+        arrived_s = time.perf_counter()
         body = parse_chat_request(await _body(request))
+        terms = Terms.starting(ServiceTerms.read(request.headers, body.service_tier), arrived_s)
         identity = service.host.identity(body.model)
         messages = [message.model_dump() for message in body.messages]
         # In a thread: megabytes of text take seconds, and the other answers must go on.
@@ -99,7 +100,7 @@ class WorkerDoors:
     async def completions(self, request: Request) -> Response:
         """`POST /v1/completions`."""
         service = self._loaded()
-        terms = _terms(request)
+        terms = Terms.starting(ServiceTerms.read(request.headers), time.perf_counter())
         body = parse_completion_request(await _body(request))
         identity = service.host.identity(body.model)
         prompt = await asyncio.to_thread(
@@ -305,10 +306,6 @@ async def _plan(
             terms=terms,
         ),
     )
-
-
-def _terms(request: Request) -> Terms:
-    return Terms.starting(ServiceTerms.read(request.headers), time.perf_counter())
 
 
 async def _body(request: Request) -> bytes:
