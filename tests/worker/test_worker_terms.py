@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -132,6 +134,18 @@ async def test_metrics_tell_prefill_from_decode_by_tenant_and_class() -> None:
         for name, value in (("requests", 1), ("prefill_tokens", 1), ("decode_tokens", 4)):
             assert f"tiltyard_served_{name}_total{labels} {value:.1f}" in _sorted_labels(lines)
         assert 'tiltyard_queue_requests{class="batch",model_name="toy-0"} 0.0' in _sorted_labels(lines)
+
+
+async def test_every_metric_of_ours_is_documented() -> None:
+    async with toy_worker("abc") as worker, httpx2.AsyncClient(base_url=worker.url) as http:
+        await post(worker)
+        text = (await http.get("/metrics")).text
+    names = set(re.findall(r"^# TYPE (tiltyard_\w+) ", text, re.MULTILINE))
+    documented = (Path(__file__).parents[2] / "docs" / "scheduling.md").read_text(encoding="utf-8")
+    assert {
+        name for name in names if f"`{name}`" not in documented and not name.endswith("_created")
+    } == set()
+    assert len(names) > 15
 
 
 def _sorted_labels(lines: list[str]) -> set[str]:
