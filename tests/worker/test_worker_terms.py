@@ -89,6 +89,22 @@ async def test_each_class_has_a_queue_of_its_own() -> None:
         assert [(await task).status_code for task in tasks] == [200] * 4
 
 
+async def test_a_full_queue_refuses_before_the_prompt_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM #58192: the work was done before the refusal."""
+    async with toy_worker("abc", gated=True, max_sequences=1, max_queue=1) as worker:
+        tasks = [asyncio.create_task(post(worker))]
+        worker.model.permits.release()
+        await until(lambda: worker.service.state.running and not worker.service.queued)
+        tasks.append(asyncio.create_task(post(worker)))
+        await until(lambda: worker.service.queued == 1)
+        read: list[object] = []
+        monkeypatch.setattr(worker.service.host, "encode_text", lambda *prompt, **_: read.append(prompt))
+        assert (await post(worker)).status_code == 429
+        assert read == []
+        worker.model.open()
+        assert [(await task).status_code for task in tasks] == [200, 200]
+
+
 @pytest.mark.parametrize(
     ("header", "value"),
     [

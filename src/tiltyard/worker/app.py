@@ -76,6 +76,7 @@ class WorkerDoors:
         body = parse_chat_request(await _body(request))
         terms = Terms.starting(ServiceTerms.read(request.headers, body.service_tier), arrived_s)
         identity = service.host.identity(body.model)
+        service.admit(terms.priority, body.n)  # before the work of reading the prompt
         messages = [message.model_dump() for message in body.messages]
         # In a thread: megabytes of text take seconds, and the other answers must go on.
         prompt = await asyncio.to_thread(
@@ -103,6 +104,7 @@ class WorkerDoors:
         terms = Terms.starting(ServiceTerms.read(request.headers), time.perf_counter())
         body = parse_completion_request(await _body(request))
         identity = service.host.identity(body.model)
+        service.admit(terms.priority, body.n)
         prompt = await asyncio.to_thread(
             service.host.encode_text, body.prompt, truncated=body.truncate_prompt_tokens is not None
         )

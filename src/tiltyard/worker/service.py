@@ -157,15 +157,14 @@ class WorkerService:
         self._engine.stop()
         self.host.grammars.close()
 
-    def admit(self, plan: AnswerPlan) -> None:
-        """Raise `Unavailable` while draining or dead, `Overloaded` if the queue is full."""
+    def admit(self, own: RequestClass, n: int) -> None:
+        """Raise `Unavailable` while draining or dead, `Overloaded` if the class's queue has no place for `n` more."""
         if self.dead:
             raise Unavailable(f"worker {self.worker} has failed; ask another one")
         if self.draining:
             self.metrics.rejected("draining")
             raise Unavailable(f"worker {self.worker} is draining; ask another one")
-        own = plan.terms.priority
-        if self._queued[own] + plan.n > self._max_queue:
+        if self._queued[own] + n > self._max_queue:
             self.metrics.rejected("queue_full")
             wait_s = self._retry_after_s(own)
             raise Overloaded(
@@ -179,7 +178,7 @@ class WorkerService:
 
         Raises as `admit` does, and `Conflict` if a generation of this id is running.
         """
-        self.admit(plan)
+        self.admit(plan.terms.priority, plan.n)
         answer = Answer(plan, self.host.tokenizer, submitted_s=time.perf_counter())
         live = LiveAnswer(answer, framing(answer), stream=stream)
         requests = [choice.request for choice in answer.choices]
