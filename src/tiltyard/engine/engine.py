@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from tiltyard.engine.batch import Batch, Drafts, ForwardModel, build_batch
 from tiltyard.engine.blocks import BlockAccountingError
 from tiltyard.engine.embedding import embed_texts
-from tiltyard.engine.fairness import FairnessConfig
+from tiltyard.engine.fairness import CLASSES, FairnessConfig
 from tiltyard.engine.limits import check_sampling
+from tiltyard.engine.paging import Paging
 from tiltyard.engine.request import (
     EmittedToken,
     EngineCounters,
@@ -75,15 +76,19 @@ class Engine:
         self.counters = EngineCounters()
         self._model = model
         self._requests: dict[str, RunningSequence] = {}
-        self._scheduler = Scheduler(
+        self._paging = Paging(
             blocks=config.kv_blocks,
             block_tokens=BLOCK_TOKENS,
+            memory=model,
+            spill=spill,
+            counters=self.counters,
+        )
+        self._scheduler = Scheduler(
+            paging=self._paging,
             max_batch_tokens=config.max_batch_tokens,
             max_sequences=config.max_sequences,
             counters=self.counters,
             fairness=config.fairness,
-            memory=model,
-            spill=spill,
         )
         self._speculator: Speculator | None = None
         if config.speculation is not None:
@@ -173,42 +178,44 @@ class Engine:
     @property
     def blocks_spilled(self) -> int:
         """Blocks that are in the second tier only."""
-        return self._scheduler.tree.spilled
+        return self._paging.tree.spilled
 
     def learn_speed(self, tokens_per_s: float) -> None:
         """The measured speed of steps: decides whether a spilled block is loaded or computed again."""
-        self._scheduler.learn_speed(tokens_per_s)
+        self._paging.learn_speed(tokens_per_s)
 
     @property
     def usage(self) -> Mapping[tuple[str, RequestClass], Usage]:
         """What was served, by tenant and class; prefill and decode apart."""
         return self._scheduler.shares.usage
 
-    def queue(self, request_class: RequestClass) -> Queue:
-        """What waits of one class, and what all its requests may still cost."""
-        mine = [s for s in self._requests.values() if s.request.priority == request_class]
-        return Queue(self._scheduler.waiting.waiting(request_class), sum(s.unfinished_tokens for s in mine))
+    def queues(self) -> dict[RequestClass, Queue]:
+        """By class, what waits, and what all its requests may still cost."""
+        tokens = dict.fromkeys(CLASSES, 0)
+        for sequence in self._requests.values():
+            tokens[sequence.request.priority] += sequence.unfinished_tokens
+        return {name: Queue(self._scheduler.waiting.waiting(name), tokens[name]) for name in CLASSES}
 
     @property
     def blocks_used(self) -> int:
         """Blocks that running requests hold."""
-        return self.config.kv_blocks - self._scheduler.pool.free - self._scheduler.tree.unused
+        return self.config.kv_blocks - self._paging.pool.free - self._paging.tree.unused
 
     @property
     def blocks_cached(self) -> int:
         """Blocks that only the prefix tree holds."""
-        return self._scheduler.tree.unused
+        return self._paging.tree.unused
 
     def check_integrity(self) -> None:
         """Raise `BlockAccountingError` unless every block is accounted for exactly once."""
-        scheduler = self._scheduler
-        scheduler.pool.check(scheduler.holders())
-        scheduler.tree.check()
-        in_tree = {node.block for node in scheduler.tree.nodes()}
+        scheduler, paging = self._scheduler, self._paging
+        paging.pool.check(paging.holders(scheduler.running))
+        paging.tree.check()
+        in_tree = {node.block for node in paging.tree.nodes()}
         owned = {int(b) for s in scheduler.running for b in s.table[: s.blocks]} - in_tree
-        if scheduler.pool.free + len(in_tree) + len(owned) != self.config.kv_blocks:
+        if paging.pool.free + len(in_tree) + len(owned) != self.config.kv_blocks:
             raise BlockAccountingError(
-                f"{scheduler.pool.free} free + {len(in_tree)} cached + {len(owned)} owned "
+                f"{paging.pool.free} free + {len(in_tree)} cached + {len(owned)} owned "
                 f"!= {self.config.kv_blocks} blocks"
             )
         for sequence in scheduler.running:
@@ -281,7 +288,7 @@ class Engine:
     ) -> StepResult:
         """Share what is now certain through the prefix tree, retire who has finished, and say what happened."""
         for sequence, _ in plan.work:
-            self._scheduler.remember(sequence)
+            self._paging.remember(sequence)
             if sequence.prompt_scores is not None:
                 sequence.prompt_scores.remember(sequence.path)
         if self._speculator is not None:

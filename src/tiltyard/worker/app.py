@@ -77,10 +77,11 @@ class WorkerDoors:
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
         service = self._loaded()
-        terms = _terms(request)
+        arrived_s = time.perf_counter()
         body = parse_chat_request(await _body(request))
+        terms = Terms.starting(ServiceTerms.read(request.headers, body.service_tier), arrived_s)
         identity = service.host.identity(body.model)
-        service.admit(terms.priority, body.n)
+        service.admit(terms.priority, body.n)  # before the work of reading the prompt
         messages = [message.model_dump() for message in body.messages]
         # In a thread: megabytes of text take seconds, and the other answers must go on.
         prompt = await asyncio.to_thread(
@@ -105,7 +106,7 @@ class WorkerDoors:
     async def completions(self, request: Request) -> Response:
         """`POST /v1/completions`."""
         service = self._loaded()
-        terms = _terms(request)
+        terms = Terms.starting(ServiceTerms.read(request.headers), time.perf_counter())
         body = parse_completion_request(await _body(request))
         identity = service.host.identity(body.model)
         service.admit(terms.priority, body.n)
@@ -127,8 +128,9 @@ class WorkerDoors:
     async def embeddings(self, request: Request) -> Response:
         """`POST /v1/embeddings`."""
         service = self._loaded()
-        terms = _terms(request)
+        arrived_s = time.perf_counter()
         body = parse_embeddings_request(await _body(request))
+        terms = Terms.starting(ServiceTerms.read(request.headers), arrived_s)
         identity = service.host.identity(body.model)
         texts = await asyncio.to_thread(engine_requests, service.host, identity, body, terms, request.headers)
         vectors = await while_connected(asyncio.create_task(service.embed(texts)), request.receive)
@@ -327,10 +329,6 @@ async def _plan(
             terms=terms,
         ),
     )
-
-
-def _terms(request: Request) -> Terms:
-    return Terms.starting(ServiceTerms.read(request.headers), time.perf_counter())
 
 
 async def _body(request: Request) -> bytes:

@@ -25,7 +25,7 @@ from tiltyard.errors import (
 )
 from tiltyard.wire.sse import DONE_FRAME, frame
 from tiltyard.wire.terms import HEADER_DEADLINE, HEADER_QUEUE_DEADLINE
-from tiltyard.wire.worker import WorkerStatus
+from tiltyard.wire.worker import QueueStatus, WorkerStatus
 from tiltyard.worker.answer import Answer, AnswerPlan
 from tiltyard.worker.embeddings import EmbeddingDesk, Vectors
 from tiltyard.worker.expert_metrics import ExpertCollector
@@ -261,6 +261,10 @@ class WorkerService:
             unfinished_tokens=state.unfinished_tokens,
             running=state.running,
             waiting=state.waiting,
+            queues={
+                name: QueueStatus(waiting=queue.waiting, unfinished_tokens=queue.unfinished_tokens)
+                for name, queue in state.queues.items()
+            },
             kv_blocks_used=state.blocks_used,
             kv_blocks_cached=state.blocks_cached,
             kv_blocks_total=self.host.config.kv_blocks,
