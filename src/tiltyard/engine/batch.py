@@ -43,6 +43,8 @@ class ForwardModel(BlockMemory, Protocol):
         tables: NDArray[np.int32],
         output_rows: NDArray[np.int32],
         hidden: NDArray[np.float32],
+        *,
+        adapters: NDArray[np.int32] | None = None,
     ) -> None:
         """As `forward`, but write the final hidden state (width) of each output row."""
 

@@ -33,7 +33,15 @@ def embed_texts(
         counts.append(len(rows))
         at += chunk
     hidden = np.empty((len(wanted), width), np.float32)
-    model.embed(batch.tokens, batch.positions, batch.owners, batch.tables, np.array(wanted, np.int32), hidden)
+    model.embed(
+        batch.tokens,
+        batch.positions,
+        batch.owners,
+        batch.tables,
+        np.array(wanted, np.int32),
+        hidden,
+        adapters=batch.adapters,
+    )
     done: list[tuple[RunningSequence, EmbeddedText]] = []
     at = 0
     for (sequence, chunk), count in zip(work, counts, strict=True):

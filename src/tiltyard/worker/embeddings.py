@@ -104,6 +104,7 @@ def engine_requests(
                 priority=terms.priority,
                 queue_deadline_s=terms.queue_deadline_s,
                 deadline_s=terms.deadline_s,
+                adapter=identity.adapter,
                 embed=architecture.pooling,
             )
             if len(request.prompt) > (most := host.max_context_tokens - 1):
