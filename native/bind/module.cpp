@@ -13,6 +13,7 @@
 #include <memory>
 #include <stdexcept>
 
+#include "tiltyard/ceilings.hpp"
 #include "tiltyard/isa.hpp"
 #include "tiltyard/model.hpp"
 #include "tiltyard/philox.hpp"
@@ -144,24 +145,6 @@ Array<int32_t, 1> sample_rows(Array<const float, 2> logits, Floats temperature, 
     return owned(std::move(tokens), rows);
 }
 
-int add_adapter(Model& model, float scale, nb::dict matrices) {
-    using Matrix = Array<const float, 2>;
-    std::vector<Model::LowRankTensor> tensors;
-    std::vector<std::pair<Matrix, Matrix>> kept;  // holds the arrays while they are read
-    for (const auto& [name, pair] : matrices) {
-        kept.push_back(nb::cast<std::pair<Matrix, Matrix>>(pair, false));
-        const auto& [down, up] = kept.back();
-        const std::string known = nb::cast<std::string>(name);
-        if (down.shape(0) != up.shape(1))
-            refuse(known + ": down has rank " + std::to_string(down.shape(0)) + ", up " +
-                   std::to_string(up.shape(1)));
-        tensors.push_back({known, size_of(down.shape(0), "down"), size_of(up.shape(0), "up"),
-                           size_of(down.shape(1), "down"), down.data(), up.data()});
-    }
-    nb::gil_scoped_release release;
-    return model.add_adapter(scale, tensors);
-}
-
 using Scores = std::tuple<Array<float, 1>, Array<int32_t, 1>, Array<int32_t, 2>, Array<float, 2>>;
 
 template <class T>
@@ -192,11 +175,49 @@ Scores score_tokens(Array<const float, 2> logits, Ids tokens, int k, const std::
             owned(std::move(top_ids), rows, k), owned(std::move(top), rows, k)};
 }
 
+int add_adapter(Model& model, float scale, nb::dict matrices) {
+    using Matrix = Array<const float, 2>;
+    std::vector<Model::LowRankTensor> tensors;
+    std::vector<std::pair<Matrix, Matrix>> kept;  // holds the arrays while they are read
+    for (const auto& [name, pair] : matrices) {
+        kept.push_back(nb::cast<std::pair<Matrix, Matrix>>(pair, false));
+        const auto& [down, up] = kept.back();
+        const std::string known = nb::cast<std::string>(name);
+        if (down.shape(0) != up.shape(1))
+            refuse(known + ": down has rank " + std::to_string(down.shape(0)) + ", up " +
+                   std::to_string(up.shape(1)));
+        tensors.push_back({known, size_of(down.shape(0), "down"), size_of(up.shape(0), "up"),
+                           size_of(down.shape(1), "down"), down.data(), up.data()});
+    }
+    nb::gil_scoped_release release;
+    return model.add_adapter(scale, tensors);
+}
+
 nb::dict operator_seconds(Model& model) {
     nb::dict seconds;
     const auto values = model.operator_seconds();
     for (int i = 0; i < kOperators; i++) seconds[kOperatorNames[i]] = values[i];
     return seconds;
+}
+
+nb::dict multiply_adds(const Model& model) {
+    nb::dict uses;
+    const MultiplyAdds m = model.multiply_adds();
+    uses["layers_int4"] = m.layers[0], uses["layers_int8"] = m.layers[1], uses["layers_float"] = m.layers[2];
+    uses["head_int4"] = m.head[0], uses["head_int8"] = m.head[1], uses["head_float"] = m.head[2];
+    return uses;
+}
+
+nb::dict ceilings(const std::string& isa, int threads, size_t read_bytes, double seconds) {
+    if (threads < 1 || threads > 256) refuse("threads is " + std::to_string(threads) + "; use 1 to 256");
+    Ceilings found;
+    {
+        nb::gil_scoped_release release;
+        found = measure_ceilings(isa, threads, read_bytes, seconds);
+    }
+    nb::dict rates;
+    rates["read_bytes"] = found.read_bytes, rates["int4"] = found.int4, rates["int8"] = found.int8;
+    return rates;
 }
 
 nb::dict expert_counters(const Model& model) {
@@ -393,9 +414,17 @@ NB_MODULE(_native, m) {
             "Rows that each expert has served since the model was made, layer by layer.")
         .def_prop_ro("kv_bytes_per_block", &Model::kv_bytes_per_block)
         .def_prop_ro("weight_bytes", &Model::weight_bytes)
+        .def_prop_ro("multiply_adds", &multiply_adds, nb::sig("def multiply_adds(self) -> dict[str, int]"),
+                     "Of the matrices, for one row: by weight type, in the layers and in the output matrix.")
         .def_prop_ro("threads", &Model::threads)
         .def_prop_ro("isa", [](const Model& model) { return std::string(model.isa()); });
 
+    m.def("ceilings", &ceilings, nb::kw_only(), "isa"_a, "threads"_a, "read_bytes"_a, "seconds"_a,
+          nb::sig(
+              "def ceilings(*, isa: str, threads: int, read_bytes: int, seconds: float) -> dict[str, float]"),
+          "What this machine can do at most, a second: `read_bytes` from a memory of that size, `int4` and "
+          "`int8` "
+          "multiply-adds.");
     m.def("native_isas", &available_isas, "Instruction sets that this build and this CPU share, best first.");
     m.def("sample_rows", &sample_rows, "logits"_a.noconvert(), "temperature"_a.noconvert(),
           "top_k"_a.noconvert(), "top_p"_a.noconvert(), "min_p"_a.noconvert(), "seeds"_a.noconvert(),

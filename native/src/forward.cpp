@@ -136,17 +136,17 @@ class ForwardPass {
     }
     void product(Walker& walker, const PackedMatrix& w, const uint8_t* weights, const Activations& x, int t0,
                  int t1, float* out, int stride) const {
-        const auto kernel = k_.tile[static_cast<int>(w.form())];
-        const bool unpack = k_.unpack_q4 && w.form() == WeightForm::q4 && t1 - t0 >= kUnpackRows &&
-                            w.blocks() <= kUnpackBlocks;
-        if (unpack) k_.unpack_q4(weights, w.blocks(), walker.unpacked);
+        const int form = static_cast<int>(w.form());
+        const auto kernel = k_.tile[form];
+        const bool unpack = k_.unpack[form] && t1 - t0 >= kUnpackRows && w.blocks() <= kUnpackBlocks;
+        if (unpack) k_.unpack[form](weights, w.blocks(), walker.unpacked);
         alignas(64) float o[kTileTokens * kTileRows];
         for (int t = t0; t < t1;) {
             // five rows as 3 + 2: a lone row would cost as much as three
             const int calls = (t1 - t + k_.tile_tokens - 1) / k_.tile_tokens,
                       n = (t1 - t + calls - 1) / calls;
             if (unpack)
-                k_.tile_unpacked_q4(weights, walker.unpacked, w.blocks(), x.from(t), n, o);
+                k_.tile_unpacked[form](weights, walker.unpacked, w.blocks(), x.from(t), n, o);
             else
                 kernel(weights, w.blocks(), x.from(t), n, o);
             for (int i = 0; i < n; i++)

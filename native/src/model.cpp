@@ -189,8 +189,8 @@ void Model::set_tensor(const std::string& name, GgmlType type, const uint8_t* ra
     std::lock_guard lock(mutex_);
     if (finished_) refuse(name + ": the model is finished; make a new one to change its weights");
     if (const std::optional<VectorSlot> slot = vector_slot(name)) {
-        if (type != GgmlType::f32 && type != GgmlType::f16)
-            refuse(name + ": a norm or a bias must be F32 or F16, not " + ggml_name(type));
+        if (type != GgmlType::f32 && type != GgmlType::f16 && type != GgmlType::bf16)
+            refuse(name + ": a norm or a bias must be F32, F16 or BF16, not " + ggml_name(type));
         if (requantize) refuse(name + ": a norm or a bias cannot be requantized");
         if (bytes != slot->size * block_bytes(type))
             refuse(name + ": " + std::to_string(bytes) + " bytes, but " + std::to_string(slot->size) +
@@ -392,6 +392,20 @@ size_t Model::weight_bytes() const {
              {&l.query, &l.key, &l.value, &l.attention_output, &l.gate, &l.up, &l.down, &l.router})
             bytes += m->bytes();
     return bytes;
+}
+
+MultiplyAdds Model::multiply_adds() const {
+    MultiplyAdds found;
+    const auto add = [](std::array<int64_t, 3>& sums, const PackedMatrix& m) {
+        const int kind = m.form() == WeightForm::q4 ? 0 : m.form() == WeightForm::q8 ? 1 : 2;
+        sums[kind] += (int64_t)m.tiles() * kTileRows * m.columns();
+    };
+    for (const Layer& l : layers_)
+        for (const PackedMatrix* m :
+             {&l.query, &l.key, &l.value, &l.attention_output, &l.gate, &l.up, &l.down})
+            add(found.layers, *m);
+    add(found.head, shape_.tied_embeddings ? embedding_ : output_);
+    return found;
 }
 
 void Model::offload_experts(const std::string& directory, size_t memory_bytes) {

@@ -43,7 +43,7 @@ IDENTITY_KEYS = (
         (f"{GOOD}[server]\ndrain_seconds = inf", "server.drain_seconds: this is inf; it must be a finite number"),
         (f"{GOOD}[workers]\nthreads = 0", 'workers.threads: this is 0; it must be a whole number from 1 to 1,024, or "auto"'),
         (f'{GOOD}[workers]\nthreads = "all"', "workers.threads: this is 'all'; it must be a whole number from 1 to 1,024, or \"auto\""),
-        (f'{GOOD}[workers]\nisa = "avx9"', "workers.isa: this is 'avx9'; it must be 'auto', 'avx512_vnni', 'avx512', 'avx2', 'neon' or 'scalar'"),
+        (f'{GOOD}[workers]\nisa = "avx9"', "workers.isa: this is 'avx9'; it must be 'auto', 'avx512_vnni', 'avx512', 'avx2', 'neon_dot', 'neon' or 'scalar'"),
         (f'{GOOD}[arena]\ncontestants = "x"', "arena.contestants: this is 'x'; it must be a list of identity names"),
         (f"{GOOD}[arena]\ncontestants = [5]", "arena.contestants: this is 5; it must be a list of identity names"),
         (f'{GOOD}[arena]\ncontestants = ["y"]', "arena.contestants: there is no identity 'y'; declared: x"),
@@ -53,7 +53,11 @@ IDENTITY_KEYS = (
         (f'{GOOD}[aliases]\na = "y"', "aliases.a: there is no identity 'y'; declared: x"),
         (f"{GOOD}[aliases]\na = 5", "aliases.a: this is 5; it must be text in quotes"),
         (f'{GOOD}temprature = 1', f"identities.x.temprature: there is no key temprature here; known: {IDENTITY_KEYS}"),
-        ('[models.m]\nsuorce = "file:m.gguf"\n[identities]', "models.m.suorce: there is no key suorce here; known: source, sha256"),
+        ('[models.m]\nsuorce = "file:m.gguf"\n[identities]', "models.m.suorce: there is no key suorce here; known: source, sha256, speculation, draft"),
+        (f'{MODEL}speculation = "guess"\n[identities]', "models.m.speculation: this is 'guess'; it must be 'off', 'prompt-lookup' or 'draft'"),
+        (f'{MODEL}speculation = "draft"\n[identities]', 'models.m.draft: speculation = "draft" and draft = { model = "..." } need each other'),
+        (f'{MODEL}speculation = "draft"\ndraft = {{ model = "n" }}\n[identities]', "models.m.draft.model: there is no model 'n'; declared: m"),
+        (f'{MODEL}speculation = "draft"\ndraft = {{ name = "n" }}\n[identities]', "models.m.draft.name: there is no key name here; known: model, quantization"),
         (f"{MODEL}[identity.x]\nmodel = 'm'", "identity: there is no key identity here; known: server, models, identities, aliases, arena, workers"),
         (f"{MODEL}[identities.x]", "identities.x.model: this key is missing; write one"),
         (f"{MODEL}[identities.x]\nmodel = 'n'", "identities.x.model: there is no model 'n'; declared: m"),
@@ -99,6 +103,8 @@ def test_defaults_have_the_ranges_of_requests(name: str) -> None:
     ]
     taken = [value for value in values if takes(SamplingRequest, value)]
     assert taken
+    if name == "top_k":
+        taken.remove(-1)  # vLLM's other word for 0: a request may use it, an identity has one word for one thing
     assert [value for value in values if takes(DefaultSampling, value)] == taken
 
 

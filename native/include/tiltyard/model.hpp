@@ -123,6 +123,11 @@ struct Workspace {
     std::vector<std::vector<AttentionUnit>> units;  // one list for each window that a layer has
 };
 
+// Multiply-adds that the matrices take for one row, by weights: 4 bits, 8 bits, floats.
+struct MultiplyAdds {
+    std::array<int64_t, 3> layers{}, head{};
+};
+
 class Model {
   public:
     // Throws std::invalid_argument naming the field.
@@ -164,6 +169,7 @@ class Model {
 
     size_t kv_bytes_per_block() const { return kv_.block_bytes(); }
     size_t weight_bytes() const;
+    MultiplyAdds multiply_adds() const;
     std::vector<uint64_t> expert_uses();  // [layers][experts] rows that each has served
     ExpertCounters expert_counters() const { return experts_.counters(); }  // also during a pass
     std::array<double, kOperators> operator_seconds();

@@ -17,7 +17,7 @@ from tiltyard.identity.rope import RopeScaling
 from tiltyard.models.adapters import CONFIG
 from tiltyard.models.progress import ProgressReport
 from tiltyard.models.sources import parse_source
-from tiltyard.wire.worker import WorkerSpec
+from tiltyard.wire.worker import DraftSpec, WorkerSpec
 
 MINIMUM_FREE_MB = 200
 """Less than this for the log, and a start is refused: an answer that cannot be recorded is not given."""
@@ -97,6 +97,9 @@ def sole_server_of(data_dir: Path) -> Iterator[None]:
 def fetch_models(settings: Settings, report: ProgressReport) -> dict[str, Path]:
     """Bring every model file that an identity needs; raises `FetchFailed`, `DigestMismatch`, `StorageFailed`."""
     needed = dict.fromkeys(identity.model for identity in settings.identities.values())
+    for name in tuple(needed):
+        if (draft := settings.models[name].draft) is not None:
+            needed[draft.model] = None
     return {
         name: parse_source(settings.models[name].source, settings.base_dir).fetch(
             settings.cache_dir, settings.models[name].sha256, report
@@ -118,6 +121,7 @@ def worker_specs(settings: Settings, paths: Mapping[str, Path]) -> list[WorkerSp
     run = settings.data_dir / "run"
     specs = []
     for (model, quantization, kv_precision, scaling), identities in groups.items():
+        draft = settings.models[model].draft
         stretch = "" if scaling is None else f"{scaling.type}{digest_of_json(scaling.to_manifest())[7:15]}"
         parts = (quantization, kv_precision, stretch)
         name = "-".join([model, *(part for part in parts if part not in ("as-stored", "f16", ""))])
@@ -137,6 +141,13 @@ def worker_specs(settings: Settings, paths: Mapping[str, Path]) -> list[WorkerSp
                 packed_cache=str(settings.cache_dir / "packed") if options.packed_cache_mb else None,
                 packed_cache_bytes=options.packed_cache_mb << 20,
                 class_weights=options.class_weights.model_dump(),
+                speculation=settings.models[model].speculation,
+                draft=draft
+                and DraftSpec(model_path=str(paths[draft.model]), quantization=draft.quantization),
+                spill_bytes=options.spill_mb << 20,
+                spill_dir=str(
+                    (settings.base_dir / options.spill_dir).expanduser() if options.spill_dir else run
+                ),
                 expert_directory=str(settings.cache_dir / "experts") if options.expert_memory_mb else None,
                 expert_memory_bytes=options.expert_memory_mb << 20,
                 identity_store=str(settings.identity_dir),

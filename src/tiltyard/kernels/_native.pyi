@@ -119,10 +119,21 @@ class NativeModel:
     def weight_bytes(self) -> int: ...
 
     @property
+    def multiply_adds(self) -> dict[str, int]:
+        """
+        Of the matrices, for one row: by weight type, in the layers and in the output matrix.
+        """
+
+    @property
     def threads(self) -> int: ...
 
     @property
     def isa(self) -> str: ...
+
+def ceilings(*, isa: str, threads: int, read_bytes: int, seconds: float) -> dict[str, float]:
+    """
+    What this machine can do at most, a second: `read_bytes` from a memory of that size, `int4` and `int8` multiply-adds.
+    """
 
 def native_isas() -> list[str]:
     """Instruction sets that this build and this CPU share, best first."""

@@ -29,6 +29,7 @@ from tiltyard.worker.load import ExpertsOnDisk
 from tiltyard.worker.local import LocalModel
 from tiltyard.worker.packed_cache import PackedCache
 from tiltyard.worker.service import WorkerService
+from tiltyard.worker.speculate import DraftSource
 from tiltyard.worker.usage_metrics import WARM_UP_TENANT
 
 PARENT_WATCH_S = 0.5
@@ -142,7 +143,16 @@ def load(spec: WorkerSpec) -> ModelHost:
             packed_cache=None
             if spec.packed_cache is None
             else PackedCache(Path(spec.packed_cache), spec.packed_cache_bytes),
+            spill_bytes=spec.spill_bytes,
+            spill_dir=None if spec.spill_dir is None else Path(spec.spill_dir),
             fairness=FairnessConfig() if spec.class_weights is None else FairnessConfig(spec.class_weights),
+            speculation=(
+                DraftSource(Path(spec.draft.model_path), spec.draft.quantization)
+                if spec.draft is not None
+                else "prompt-lookup"
+                if spec.speculation == "prompt-lookup"
+                else "off"
+            ),
             experts=None
             if spec.expert_directory is None
             else ExpertsOnDisk(Path(spec.expert_directory), spec.expert_memory_bytes),

@@ -16,7 +16,9 @@ from tiltyard.models.resolve import ResolvedIdentity
 from tiltyard.worker.packed_cache import PackedCache, PackedTensor
 from tiltyard.worker.shape import native_shape
 
-SERVED_TYPES = frozenset(("F32", "F16", "Q4_0", "Q4_1", "Q8_0"))
+SERVED_TYPES = frozenset(
+    ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+)
 """Storage types that the kernels read."""
 REQUANTIZED: dict[str, int | None] = {"as-stored": None, "q4_0": 2, "q8_0": 8}
 """What `served_as` means as a ggml type."""
