@@ -108,7 +108,7 @@ def test_held_text_is_shown_when_the_answer_ends_by_length() -> None:
 
 
 def test_a_log_probability_is_shown_together_with_the_text_of_its_token() -> None:
-    """vLLM PR #31135: text was held back, its tokens and log-probabilities were not."""
+    """vLLM #13087, PR #31135: text, ids and scores came apart while text was held back."""
     answer = Answer(plan(stop=(" END",), top_logprobs=1), Spelling(), submitted_s=0.0)
     updates = [answer.accept(token(t, logprob=-float(t)), 1.0) for t in (1, 3, 4)]
     assert updates[0] is not None

@@ -51,7 +51,7 @@ def test_an_invalid_byte_does_not_swallow_what_follows() -> None:
 
 
 def test_a_stop_string_across_three_tokens_is_never_shown() -> None:
-    """vLLM #2577, #11089: a stop string longer than a token showed its beginning while streaming."""
+    """vLLM #2577, #11089: parts of a stop string longer than a token were streamed."""
     shown, match, taken = say([b"one <", b"|e", b"nd|", b"> two"], ["<|end|>"])
     assert shown == ["one ", "", "", ""]
     assert (match, taken) == ("<|end|>", 4)
