@@ -104,7 +104,9 @@ def test_defaults_have_the_ranges_of_requests(name: str) -> None:
     taken = [value for value in values if takes(SamplingRequest, value)]
     assert taken
     if name == "top_k":
-        taken.remove(-1)  # vLLM's other word for 0: a request may use it, an identity has one word for one thing
+        taken.remove(
+            -1
+        )  # vLLM's other word for 0: a request may use it, an identity has one word for one thing
     assert [value for value in values if takes(DefaultSampling, value)] == taken
 
 

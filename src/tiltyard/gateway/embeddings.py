@@ -72,6 +72,4 @@ async def _ask(door: Door, asked: EmbeddingsRequest, route: Route) -> Response:
             raise WorkerLost(f"worker {route.worker.name} went away in the middle of the request") from error
     if answer.status != 200:
         raise error_from_response(answer.status, answer.headers, body)
-    return Response(
-        body, headers={HEADER_IDENTITY: route.identity.behaviour}, media_type="application/json"
-    )
+    return Response(body, headers={HEADER_IDENTITY: route.identity.behaviour}, media_type="application/json")
