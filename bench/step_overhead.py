@@ -42,6 +42,7 @@ class TimedModel:
         self.seconds = 0.0
 
     def forward(self, *arguments: NDArray[np.generic], **more: object) -> None:
+        """Run the model's."""
         began = time.perf_counter()
         self._model.forward(*arguments, **more)  # type: ignore[arg-type]
         self.seconds += time.perf_counter() - began
@@ -52,6 +53,8 @@ class TimedModel:
 
 @dataclass
 class Case:
+    """One way of sampling."""
+
     name: str
     request: AnswerRequest
 
@@ -68,7 +71,11 @@ class Times:
 
     @property
     def share(self) -> float:
+        """Of the whole step, all but the forward pass."""
         return (self.engine + self.text) / (self.forward + self.engine + self.text)
+
+
+GBNF = 'root ::= "{" pair ("," pair)* "}"\npair ::= "\\"" [a-z ]+ "\\": " value\nvalue ::= [0-9]+ | "\\"" [^"\\\\]* "\\""'
 
 
 def cases(host: ModelHost) -> list[Case]:
@@ -92,7 +99,10 @@ def cases(host: ModelHost) -> list[Case]:
         case("the same, top_k 40", top_k=40, **nucleus),
         case("the same, penalties", repetition_penalty=1.1, presence_penalty=0.5, **nucleus),
         case("the same, top_logprobs 5", top=5, **nucleus),
-        case("the same, JSON schema", decoding=Decoding(structure=Structure("json_schema", SCHEMA)), **nucleus),
+        case(
+            "the same, JSON schema", decoding=Decoding(structure=Structure("json_schema", SCHEMA)), **nucleus
+        ),
+        case("the same, GBNF", decoding=Decoding(structure=Structure("grammar", GBNF)), **nucleus),
     ]
 
 
@@ -154,7 +164,9 @@ def main() -> None:
 
         times = profiled(run) if options.profile else run()
         mark = "" if times.share < BOUND else "  over the bound"
-        print(f"{case.name:32} {times.forward:8.2f} {times.engine:8.2f} {times.text:8.2f} {times.share:8.1%}{mark}")
+        print(
+            f"{case.name:32} {times.forward:8.2f} {times.engine:8.2f} {times.text:8.2f} {times.share:8.1%}{mark}"
+        )
     host.grammars.close()
 
 
