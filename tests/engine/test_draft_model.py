@@ -30,6 +30,8 @@ class OffModel(ToyModel):
         tables: NDArray[np.int32],
         output_rows: NDArray[np.int32],
         logits: NDArray[np.float32],
+        *,
+        adapters: NDArray[np.int32] | None = None,
     ) -> None:
         super().forward(tokens, positions, sequences, tables, output_rows, logits)
         for row, index in enumerate(output_rows.tolist()):

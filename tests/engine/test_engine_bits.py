@@ -168,6 +168,7 @@ def assert_same(some: Answers, reference: Answers) -> None:
 
 
 def test_together(load: Loader, requests: list[EngineRequest], alone: Answers) -> None:
+    """vLLM #5898, #9567, #23138, #966: temperature 0 depended on who else was in the batch."""
     batched = answer(load(), requests)
     assert_same(batched, alone)
     assert batched.counters.peak_batch_sequences == len(requests)
@@ -185,6 +186,7 @@ def test_in_chunks(
 
 
 def test_with_a_warm_cache(load: Loader, requests: list[EngineRequest], alone: Answers) -> None:
+    """SGLang #34683, vLLM #5543, PR #52701, #27433, OpenVINO #4367: a cache hit changed the answer."""
     cold, warm = Answers(), Answers()
     engine = make_engine(load(), cold)
     answer(load(), requests[-3:], cold, engine=engine)
@@ -265,6 +267,7 @@ def test_int8_kv_is_as_invariant_as_f16(load: Loader, requests: list[EngineReque
 
 
 def test_thirty_two_at_once(load: Loader, requests: list[EngineRequest], alone: Answers) -> None:
+    """llama.cpp #7052, PR #6950: 8 slots gave 5 to 8 different greedy answers to one prompt."""
     many = [
         replace(one, request_id=f"{one.request_id}/{copy}", namespace=f"tenant-{copy}")
         for copy in range(3)

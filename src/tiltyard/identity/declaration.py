@@ -36,6 +36,8 @@ class IdentityDeclaration(Frozen):
     """A name from `[models]`."""
     quantization: Literal["as-stored", "q4_0", "q8_0"] = "as-stored"
     kv_precision: Literal["f16", "int8"] = "f16"
+    adapter: str | None = None
+    """Path of a LoRA adapter: a directory as PEFT writes it."""
     rope_scaling: RopeScaling | None = None
     """Stretches the model's context; not given: as the file says."""
     chat_template: str = "model"

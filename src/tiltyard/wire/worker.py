@@ -54,12 +54,18 @@ class WorkerSpec(WireModel):
     max_batch_tokens: int = 256
     max_sequences: int = 64
     max_queue: int = 256
+    class_weights: dict[ServiceClass, float] | None = None
+    """`None`: the engine's own."""
     speculation: Literal["off", "prompt-lookup", "draft"] = "off"
     """How tokens are guessed ahead."""
     draft: DraftSpec | None = None
     """Who guesses, where `speculation` is `draft`."""
-    class_weights: dict[ServiceClass, float] | None = None
-    """`None`: the engine's own."""
+    spill_bytes: int = 0
+    """0: no second tier."""
+    spill_dir: str | None = None
+    expert_directory: str | None = None
+    """Where experts of a mixture lie that are not in memory; `None`: all are."""
+    expert_memory_bytes: int = 0
     identity_store: str
     """Root of the content-addressed files; the worker keeps its manifests there."""
     packed_cache: str | None = None

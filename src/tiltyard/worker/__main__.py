@@ -25,6 +25,7 @@ from tiltyard.identity.store import IdentityStore
 from tiltyard.wire.worker import WorkerSpec
 from tiltyard.worker.app import WorkerDoors
 from tiltyard.worker.host import HostSettings, ModelHost, load_host
+from tiltyard.worker.load import ExpertsOnDisk
 from tiltyard.worker.local import LocalModel
 from tiltyard.worker.packed_cache import PackedCache
 from tiltyard.worker.service import WorkerService
@@ -139,6 +140,12 @@ def load(spec: WorkerSpec) -> ModelHost:
             kv_memory_bytes=spec.kv_memory_bytes,
             max_batch_tokens=spec.max_batch_tokens,
             max_sequences=spec.max_sequences,
+            packed_cache=None
+            if spec.packed_cache is None
+            else PackedCache(Path(spec.packed_cache), spec.packed_cache_bytes),
+            spill_bytes=spec.spill_bytes,
+            spill_dir=None if spec.spill_dir is None else Path(spec.spill_dir),
+            fairness=FairnessConfig() if spec.class_weights is None else FairnessConfig(spec.class_weights),
             speculation=(
                 DraftSource(Path(spec.draft.model_path), spec.draft.quantization)
                 if spec.draft is not None
@@ -146,10 +153,9 @@ def load(spec: WorkerSpec) -> ModelHost:
                 if spec.speculation == "prompt-lookup"
                 else "off"
             ),
-            packed_cache=None
-            if spec.packed_cache is None
-            else PackedCache(Path(spec.packed_cache), spec.packed_cache_bytes),
-            fairness=FairnessConfig() if spec.class_weights is None else FairnessConfig(spec.class_weights),
+            experts=None
+            if spec.expert_directory is None
+            else ExpertsOnDisk(Path(spec.expert_directory), spec.expert_memory_bytes),
         ),
         store=IdentityStore(Path(spec.identity_store)),
         progress=progress,

@@ -102,6 +102,7 @@ class AnswerPlan:
     shown_prompt_logprobs: int | None = None
     echo: bool = False
     """Whether the prompt stands before the answer."""
+    adapter: int = 0
 
     def engine_requests(self) -> tuple[EngineRequest, ...]:
         """One request a choice; choice `i` draws from seed `seed + i` (modulo 2^64)."""
@@ -135,6 +136,7 @@ class AnswerPlan:
                 speculate=self.terms.speculate,
                 grammar=self.grammar,
                 prompt_logprobs=self.prompt_logprobs,
+                adapter=self.adapter,
             )
             for index in range(self.n)
         )
