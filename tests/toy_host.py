@@ -87,6 +87,8 @@ class ScriptedModel:
         tables: NDArray[np.int32],
         output_rows: NDArray[np.int32],
         logits: NDArray[np.float32],
+        *,
+        adapters: NDArray[np.int32] | None = None,
     ) -> None:
         if self.gated:
             self.permits.acquire()

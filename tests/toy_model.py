@@ -49,6 +49,8 @@ class ToyModel:
         tables: NDArray[np.int32],
         output_rows: NDArray[np.int32],
         logits: NDArray[np.float32],
+        *,
+        adapters: NDArray[np.int32] | None = None,
     ) -> None:
         self.calls.append(len(tokens))
         blocks = tables[sequences, positions // BLOCK_TOKENS]

@@ -4,6 +4,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 namespace tiltyard {
@@ -38,6 +40,16 @@ enum class Isa { avx2, avx512, avx512_vnni };
 #endif
 }
 
+// Every AArch64 CPU has NEON; the dot product of bytes is an extension.
+[[maybe_unused]] bool cpu_has_dot() {
+#if defined(__aarch64__) && defined(__linux__)
+    constexpr unsigned long kAsimdDp = 1ul << 20;  // HWCAP_ASIMDDP
+    return getauxval(AT_HWCAP) & kAsimdDp;
+#else
+    return false;
+#endif
+}
+
 std::vector<const KernelTable*> tables() {
     std::vector<const KernelTable*> found;
 #ifdef TILTYARD_HAS_AVX512_VNNI
@@ -48,6 +60,12 @@ std::vector<const KernelTable*> tables() {
 #endif
 #ifdef TILTYARD_HAS_AVX2
     if (cpu_has(Isa::avx2)) found.push_back(&kernels_avx2);
+#endif
+#ifdef TILTYARD_HAS_NEON_DOT
+    if (cpu_has_dot()) found.push_back(&kernels_neon_dot);
+#endif
+#ifdef TILTYARD_HAS_NEON
+    found.push_back(&kernels_neon);
 #endif
     found.push_back(&kernels_scalar);
     return found;

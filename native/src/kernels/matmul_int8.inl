@@ -13,6 +13,8 @@
 #define TILTYARD_FENCE asm volatile("" ::: "memory")
 #define TILTYARD_HIDE(p) asm volatile("" : "+r"(p))
 
+constexpr size_t kPrefetchAhead = 4096;  // bytes that arrive while a lone token's sums are made
+
 // The float sums of M tokens, in registers or in memory.
 template <int M>
 struct Sums {
@@ -57,7 +59,7 @@ struct TileQ4 {
             for (int t = 0; t < M; t++) dot[t] = w_dot4_zero();
             const int8_t* xb = x.q + b * kQuantBlock;
             if (M == 1)
-                for (int c = 0; c < 5; c++) prefetch(w + 4096 + c * 64);
+                for (int c = 0; c < 5; c++) prefetch(w + kPrefetchAhead + c * 64);
 #pragma GCC unroll 4
             for (int j = 0; j < 4; j++) {
                 {
@@ -94,7 +96,7 @@ struct TileQ8 {
         for (int b = 0; b < blocks; b++, w += kBlockBytes) {
             const int8_t* xb = x.q + b * kQuantBlock;
             if (M == 1)
-                for (int c = 0; c < 9; c++) prefetch(w + 4096 + c * 64);
+                for (int c = 0; c < 9; c++) prefetch(w + kPrefetchAhead + c * 64);
             WideDot8 dot[M];
             for (int t = 0; t < M; t++) dot[t] = w_dot8_start(x.bias + t * x.row_blocks + b);
 #pragma GCC unroll 8

@@ -18,6 +18,7 @@ VERBS = {
     "leaderboard": "Print the leaderboard that the votes give.",
     "events": "Read, verify and rebuild the event log.",
     "replay": "Make a recorded answer or battle again and compare it.",
+    "bench": "Measure the kernels on this machine, against its own ceilings.",
 }
 """Each verb is one module `tiltyard.cli.<verb>` with a click command named `command`."""
 

@@ -30,7 +30,7 @@ ENVIRONMENT = {
     "TILTYARD_DATA_DIR": "data directory (log, vault, identities)",
     "TILTYARD_CACHE": "cache directory (model files)",
     "TILTYARD_LOG": "event log of `tiltyard events`: a path or a postgresql:// URL",
-    "TILTYARD_ISA": "instruction set of the kernels: avx512_vnni, avx512, avx2, neon or scalar",
+    "TILTYARD_ISA": "instruction set of the kernels: avx512_vnni, avx512, avx2, neon_dot, neon or scalar",
 }
 
 
@@ -56,17 +56,19 @@ class WorkerSettings(Frozen):
 
     threads: Annotated[Whole, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
     """`auto` shares the machine's cores evenly between the workers."""
-    isa: Literal["auto", "avx512_vnni", "avx512", "avx2", "neon", "scalar"] = "auto"
+    isa: Literal["auto", "avx512_vnni", "avx512", "avx2", "neon_dot", "neon", "scalar"] = "auto"
     kv_memory_mb: Whole = Field(default=512, ge=16)
     max_batch_tokens: Whole = Field(default=256, ge=32)
     max_sequences: Whole = Field(default=64, ge=1)
     max_queue: Whole = Field(default=256, ge=1)
+    packed_cache_mb: Whole = Field(default=4096, ge=0)
+    """Disk for packed weights under the cache directory; 0 keeps none."""
     spill_mb: Whole = Field(default=0, ge=0)
     """Off by default: the cache of past tokens is what users said, and would lie on a disk."""
     spill_dir: str | None = Field(default=None, min_length=1)
-    packed_cache_mb: Whole = Field(default=4096, ge=0)
-    """Disk for packed weights under the cache directory; 0 keeps none."""
     class_weights: ClassWeights = ClassWeights()
+    expert_memory_mb: Whole = Field(default=0, ge=0)
+    """Of a mixture of experts, so much is in memory and the rest on disk; 0: all is in memory."""
 
 
 class ArenaSettings(Frozen):
@@ -110,6 +112,15 @@ class SettingsFile(Frozen):
             if identity.model not in self.models:
                 raise ValueError(
                     f"identities.{name}.model: there is no model {identity.model!r}; declared: {models}"
+                )
+        for name, model in self.models.items():
+            if (model.speculation == "draft") != (model.draft is not None):
+                raise ValueError(
+                    f'models.{name}.draft: speculation = "draft" and draft = {{ model = "..." }} need each other'
+                )
+            if model.draft is not None and model.draft.model not in self.models:
+                raise ValueError(
+                    f"models.{name}.draft.model: there is no model {model.draft.model!r}; declared: {models}"
                 )
         for alias, target in self.aliases.items():
             if target not in self.identities:

@@ -242,7 +242,13 @@ class Engine:
         logits = self._logits[:rows]
         if plan.work:
             self._model.forward(
-                batch.tokens, batch.positions, batch.owners, batch.tables, batch.output_rows, logits
+                batch.tokens,
+                batch.positions,
+                batch.owners,
+                batch.tables,
+                batch.output_rows,
+                logits,
+                adapters=batch.adapters,
             )
         self._count(plan, len(batch.tokens))
         for sequence, chunk in plan.work:

@@ -65,6 +65,8 @@ class EngineRequest:
     tenant: str = "default"
     """Who pays; served tokens are shared fairly between the tenants of a class."""
     priority: RequestClass = "interactive"
+    adapter: int = 0
+    """Number of a LoRA adapter of the model, 0 for none; requests of one namespace have the same."""
     queue_deadline_s: float | None = None
     """Instant, in the clock of `Engine.step`, by which the request must have been admitted."""
     deadline_s: float | None = None

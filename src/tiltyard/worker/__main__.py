@@ -25,9 +25,11 @@ from tiltyard.identity.store import IdentityStore
 from tiltyard.wire.worker import WorkerSpec
 from tiltyard.worker.app import WorkerDoors
 from tiltyard.worker.host import HostSettings, ModelHost, load_host
+from tiltyard.worker.load import ExpertsOnDisk
 from tiltyard.worker.local import LocalModel
 from tiltyard.worker.packed_cache import PackedCache
 from tiltyard.worker.service import WorkerService
+from tiltyard.worker.speculate import DraftSource
 from tiltyard.worker.usage_metrics import WARM_UP_TENANT
 
 PARENT_WATCH_S = 0.5
@@ -138,12 +140,22 @@ def load(spec: WorkerSpec) -> ModelHost:
             kv_memory_bytes=spec.kv_memory_bytes,
             max_batch_tokens=spec.max_batch_tokens,
             max_sequences=spec.max_sequences,
-            spill_bytes=spec.spill_bytes,
-            spill_dir=None if spec.spill_dir is None else Path(spec.spill_dir),
             packed_cache=None
             if spec.packed_cache is None
             else PackedCache(Path(spec.packed_cache), spec.packed_cache_bytes),
+            spill_bytes=spec.spill_bytes,
+            spill_dir=None if spec.spill_dir is None else Path(spec.spill_dir),
             fairness=FairnessConfig() if spec.class_weights is None else FairnessConfig(spec.class_weights),
+            speculation=(
+                DraftSource(Path(spec.draft.model_path), spec.draft.quantization)
+                if spec.draft is not None
+                else "prompt-lookup"
+                if spec.speculation == "prompt-lookup"
+                else "off"
+            ),
+            experts=None
+            if spec.expert_directory is None
+            else ExpertsOnDisk(Path(spec.expert_directory), spec.expert_memory_bytes),
         ),
         store=IdentityStore(Path(spec.identity_store)),
         progress=progress,

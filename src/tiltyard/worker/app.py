@@ -76,7 +76,7 @@ class WorkerDoors:
         body = parse_chat_request(await _body(request))
         terms = Terms.starting(ServiceTerms.read(request.headers, body.service_tier), arrived_s)
         identity = service.host.identity(body.model)
-        service.admit(terms.priority, body.n)  # before the work of reading the prompt
+        service.admit(terms.priority, body.n)
         messages = [message.model_dump() for message in body.messages]
         # In a thread: megabytes of text take seconds, and the other answers must go on.
         prompt = await asyncio.to_thread(

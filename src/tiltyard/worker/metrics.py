@@ -116,6 +116,9 @@ class WorkerMetrics:
             counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix tree."),
             counter("vllm:prompt_tokens", "Tokens run as prefill."),
             counter("vllm:generation_tokens", "Tokens generated."),
+            counter("vllm:spec_decode_num_drafts", "Times that tokens were guessed ahead for a request."),
+            counter("vllm:spec_decode_num_draft_tokens", "Tokens guessed ahead."),
+            counter("vllm:spec_decode_num_accepted_tokens", "Guessed tokens that were right."),
         )
         self._success = Counter(
             "vllm:request_success",
@@ -216,4 +219,7 @@ class WorkerMetrics:
             counters.prefix_hit_tokens,
             counters.prompt_tokens,
             counters.generated_tokens,
+            counters.drafts,
+            counters.draft_tokens,
+            counters.accepted_tokens,
         )
