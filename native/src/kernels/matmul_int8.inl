@@ -40,6 +40,13 @@ struct Sums {
     [[gnu::always_inline]] static inline void fence() {
         if (kInMemory) TILTYARD_FENCE;
     }
+    template <class Next>
+    [[gnu::always_inline]] inline void update(Next next) {  // acc = next(token, acc)
+        fence();
+#pragma GCC unroll 8
+        for (int t = 0; t < M; t++) put(t, next(t, get(t)));
+        fence();
+    }
     inline void finish() {
         if (kInMemory) return;
 #pragma GCC unroll 8
