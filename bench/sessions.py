@@ -74,9 +74,7 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- |")
     for turn, tokens in lengths.items():
         warm, cold = (statistics.median(found[turn, reuse]) for reuse in (True, False))
-        print(
-            f"| {turn} | {tokens:,} | {warm * 1e3:.0f} ms | {cold * 1e3:.0f} ms | **{cold / warm:.1f}x** |"
-        )
+        print(f"| {turn} | {tokens:,} | {warm * 1e3:.0f} ms | {cold * 1e3:.0f} ms | **{cold / warm:.1f}x** |")
     print("\nThe answers of both are the same tokens.")
 
 

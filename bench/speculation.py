@@ -156,6 +156,7 @@ def play(
 
 def compare(
     kind: Kind,
+    *,
     model: NativeModel,
     tokenizer: Tokenizer,
     costs: StepCosts,
@@ -227,7 +228,15 @@ def main() -> None:
     for kind in kinds():
         if arguments.only not in kind.name:
             continue
-        off, on, ratios = compare(kind, model, tokenizer, costs, clock, arguments.tokens, arguments.repeats)
+        off, on, ratios = compare(
+            kind,
+            model=model,
+            tokenizer=tokenizer,
+            costs=costs,
+            clock=clock,
+            tokens=arguments.tokens,
+            repeats=arguments.repeats,
+        )
         print(
             f"{kind.name:<26}{on.tokens:>8}{off.steps:>11}{on.steps:>7}{off.steps / on.steps:>7.2f}x"
             f"{off.tokens / off.seconds:>11.1f}{on.tokens / on.seconds:>7.1f}{statistics.median(ratios):>7.2f}x"

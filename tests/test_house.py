@@ -63,25 +63,39 @@ def test_every_verb_is_in_the_readme(verb: str) -> None:
     assert f"`tiltyard {verb}" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def walk_references() -> list[tuple[str, str]]:
-    return re.findall(r"`([\w/]+\.py):([\w.]+)`", documented("walks.md"))
+def references(page: str) -> set[tuple[str, str]]:
+    """Places that a page names: `room/file.py:Name.method`, `tests/...`, or `native/....cpp:Class::method`."""
+    return set(re.findall(r"`([\w/.]+\.(?:py|cpp|hpp|inl)):([\w.:]+)`", documented(page)))
 
 
-def test_the_walks_name_places() -> None:
-    assert len(walk_references()) >= 25
+@pytest.mark.parametrize(("page", "least"), [("walks.md", 25), ("engine.md", 60)])
+def test_the_walks_name_places(page: str, least: int) -> None:
+    assert len(references(page)) >= least
 
 
-@pytest.mark.parametrize(("file", "name"), sorted(set(walk_references())))
+@pytest.mark.parametrize(("file", "name"), sorted(references("walks.md") | references("engine.md")))
 def test_every_place_on_a_walk_exists(file: str, name: str) -> None:
-    scope: list[ast.stmt] = ast.parse((SOURCE / file).read_text(encoding="utf-8")).body
+    if file.startswith("native/"):
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert all(re.search(rf"\b{part}\b", text) for part in name.split("::")), f"{file} has no {name}"
+        return
+    root = ROOT if file.startswith("tests/") else SOURCE
+    scope: list[ast.stmt] = ast.parse((root / file).read_text(encoding="utf-8")).body
     for part in name.split("."):
         found = [
             node
             for node in scope
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name == part
         ]
-        assert found, f"docs/walks.md names {file}:{name}, which does not exist"
+        assert found, f"a walk names {file}:{name}, which does not exist"
         scope = found[0].body
+
+
+def test_the_engine_page_shows_the_step_as_it_is() -> None:
+    shown = documented("engine.md").partition("```python\n")[2].partition("```")[0]
+    tree = ast.parse((SOURCE / "engine" / "engine.py").read_text(encoding="utf-8"))
+    (step,) = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "step")
+    assert ast.unparse(ast.parse(shown)) == "\n".join(ast.unparse(line) for line in step.body[1:])
 
 
 @pytest.mark.parametrize("room", sorted(p.parent.name for p in SOURCE.glob("*/__init__.py")))

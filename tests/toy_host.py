@@ -70,6 +70,15 @@ class ScriptedModel:
         self.gated = False
         self.permits.release()
 
+    def copy_block(self, source: int, target: int) -> None:
+        self.kv[target] = self.kv[source]
+
+    def read_block(self, block: int) -> bytes:
+        return self.kv[block].tobytes()
+
+    def write_block(self, block: int, data: bytes) -> None:
+        self.kv[block] = np.frombuffer(data, np.int64)
+
     def forward(  # noqa: PLR0917
         self,
         tokens: NDArray[np.int32],
@@ -78,6 +87,8 @@ class ScriptedModel:
         tables: NDArray[np.int32],
         output_rows: NDArray[np.int32],
         logits: NDArray[np.float32],
+        *,
+        adapters: NDArray[np.int32] | None = None,
     ) -> None:
         if self.gated:
             self.permits.acquire()

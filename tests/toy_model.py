@@ -18,6 +18,7 @@ from tiltyard.engine.fairness import FairnessConfig
 from tiltyard.engine.request import EngineRequest, RequestClass, SamplingSettings
 from tiltyard.engine.sequence import RunningSequence
 from tiltyard.engine.speculation import Speculation, StepCosts
+from tiltyard.engine.spill import SpillStore
 from tiltyard.kernels import BLOCK_TOKENS
 
 VOCABULARY = 61
@@ -31,6 +32,15 @@ class ToyModel:
         self.kv = np.full((blocks, BLOCK_TOKENS, 2), NEVER_WRITTEN, np.int64)
         self.calls: list[int] = []
 
+    def copy_block(self, source: int, target: int) -> None:
+        self.kv[target] = self.kv[source]
+
+    def read_block(self, block: int) -> bytes:
+        return self.kv[block].tobytes()
+
+    def write_block(self, block: int, data: bytes) -> None:
+        self.kv[block] = np.frombuffer(data, np.int64).reshape(self.kv[block].shape)
+
     def forward(  # noqa: PLR0917
         self,
         tokens: NDArray[np.int32],
@@ -39,6 +49,8 @@ class ToyModel:
         tables: NDArray[np.int32],
         output_rows: NDArray[np.int32],
         logits: NDArray[np.float32],
+        *,
+        adapters: NDArray[np.int32] | None = None,
     ) -> None:
         self.calls.append(len(tokens))
         blocks = tables[sequences, positions // BLOCK_TOKENS]
@@ -75,6 +87,7 @@ def toy_engine(
     *,
     speculation: Speculation | None = None,
     fairness: FairnessConfig | None = None,
+    spill: SpillStore | None = None,
 ) -> Engine:
     config = EngineConfig(
         kv_blocks=blocks,
@@ -85,7 +98,7 @@ def toy_engine(
         speculation=speculation,
         fairness=fairness or FairnessConfig(),
     )
-    return Engine(ToyModel(blocks), config)
+    return Engine(ToyModel(blocks), config, spill)
 
 
 def request(

@@ -3,10 +3,12 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <stdexcept>
@@ -56,10 +58,11 @@ KvPrecision kv_precision(const std::string& name) {
 }
 
 void forward(Model& model, Ids tokens, Ids positions, Ids sequences, Array<const int32_t, 2> tables,
-             Ids output_rows, Array<float, 2> logits) {
+             Ids output_rows, Array<float, 2> logits, std::optional<Ids> adapters) {
     check_length("positions", positions.size(), tokens.size());
     check_length("sequences", sequences.size(), tokens.size());
     check_length("logits", logits.shape(0), output_rows.size());
+    if (adapters) check_length("adapters", adapters->size(), tables.shape(0));
     if (logits.shape(1) != (size_t)model.shape().vocab)
         refuse("logits has rows of " + std::to_string(logits.shape(1)) + "; the vocabulary has " +
                std::to_string(model.shape().vocab));
@@ -72,16 +75,19 @@ void forward(Model& model, Ids tokens, Ids positions, Ids sequences, Array<const
                       sequences.data(),
                       tables.data(),
                       output_rows.data(),
-                      logits.data()};
+                      logits.data(),
+                      nullptr,
+                      adapters ? adapters->data() : nullptr};
     nb::gil_scoped_release release;
     model.forward(batch);
 }
 
 void embed(Model& model, Ids tokens, Ids positions, Ids sequences, Array<const int32_t, 2> tables,
-           Ids output_rows, Array<float, 2> hidden) {
+           Ids output_rows, Array<float, 2> hidden, std::optional<Ids> adapters) {
     check_length("positions", positions.size(), tokens.size());
     check_length("sequences", sequences.size(), tokens.size());
     check_length("hidden", hidden.shape(0), output_rows.size());
+    if (adapters) check_length("adapters", adapters->size(), tables.shape(0));
     if (hidden.shape(1) != (size_t)model.shape().dim)
         refuse("hidden has rows of " + std::to_string(hidden.shape(1)) + "; the model's width is " +
                std::to_string(model.shape().dim));
@@ -95,7 +101,8 @@ void embed(Model& model, Ids tokens, Ids positions, Ids sequences, Array<const i
                       tables.data(),
                       output_rows.data(),
                       nullptr,
-                      hidden.data()};
+                      hidden.data(),
+                      adapters ? adapters->data() : nullptr};
     nb::gil_scoped_release release;
     model.forward(batch);
 }
@@ -168,6 +175,24 @@ Scores score_tokens(Array<const float, 2> logits, Ids tokens, int k, const std::
             owned(std::move(top_ids), rows, k), owned(std::move(top), rows, k)};
 }
 
+int add_adapter(Model& model, float scale, nb::dict matrices) {
+    using Matrix = Array<const float, 2>;
+    std::vector<Model::LowRankTensor> tensors;
+    std::vector<std::pair<Matrix, Matrix>> kept;  // holds the arrays while they are read
+    for (const auto& [name, pair] : matrices) {
+        kept.push_back(nb::cast<std::pair<Matrix, Matrix>>(pair, false));
+        const auto& [down, up] = kept.back();
+        const std::string known = nb::cast<std::string>(name);
+        if (down.shape(0) != up.shape(1))
+            refuse(known + ": down has rank " + std::to_string(down.shape(0)) + ", up " +
+                   std::to_string(up.shape(1)));
+        tensors.push_back({known, size_of(down.shape(0), "down"), size_of(up.shape(0), "up"),
+                           size_of(down.shape(1), "down"), down.data(), up.data()});
+    }
+    nb::gil_scoped_release release;
+    return model.add_adapter(scale, tensors);
+}
+
 nb::dict operator_seconds(Model& model) {
     nb::dict seconds;
     const auto values = model.operator_seconds();
@@ -195,6 +220,16 @@ nb::dict ceilings(const std::string& isa, int threads, size_t read_bytes, double
     return rates;
 }
 
+nb::dict expert_counters(const Model& model) {
+    const ExpertCounters c = model.expert_counters();
+    nb::dict counters;
+    counters["hits"] = c.hits, counters["misses"] = c.misses, counters["bytes_read"] = c.bytes_read;
+    counters["resident"] = c.resident, counters["slots"] = c.slots;
+    counters["slot_bytes"] = c.slot_bytes, counters["file_bytes"] = c.file_bytes;
+    counters["least_bytes"] = c.least_bytes;
+    return counters;
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -215,7 +250,8 @@ NB_MODULE(_native, m) {
                bool qkv_bias, bool qk_norm, bool post_norms, float embedding_scale, float query_scale,
                const std::vector<int>& windows,
                const std::vector<std::tuple<std::vector<double>, double>>& rope_tables,
-               const std::vector<int>& layer_rope, bool rope_factors, int threads, const std::string& isa) {
+               const std::vector<int>& layer_rope, bool rope_factors, int n_experts, int n_experts_used,
+               int expert_ff_dim, bool normalize_experts, int threads, const std::string& isa) {
                 ModelShape shape{n_layers,   n_heads,       n_kv_heads, head_dim,  dim,      ff_dim,
                                  vocab_size, max_positions, norm_eps,   rope_base, rope_dim, tied_embeddings};
                 shape.activation = activation(activation_name);
@@ -223,6 +259,8 @@ NB_MODULE(_native, m) {
                 shape.qkv_bias = qkv_bias, shape.qk_norm = qk_norm, shape.post_norms = post_norms;
                 shape.embedding_scale = embedding_scale, shape.query_scale = query_scale;
                 shape.windows = windows, shape.layer_rope = layer_rope, shape.rope_factors = rope_factors;
+                shape.experts = n_experts, shape.experts_used = n_experts_used;
+                shape.expert_ff = expert_ff_dim, shape.normalize_experts = normalize_experts;
                 for (const auto& [frequency, amplitude] : rope_tables)
                     shape.rope_tables.push_back({frequency, amplitude});
                 new (self) Model(shape, threads, isa);
@@ -233,7 +271,8 @@ NB_MODULE(_native, m) {
             "post_norms"_a = false, "embedding_scale"_a = 1.0f, "query_scale"_a = 0.0f,
             "windows"_a = std::vector<int>(),
             "rope_tables"_a = std::vector<std::tuple<std::vector<double>, double>>(),
-            "layer_rope"_a = std::vector<int>(), "rope_factors"_a = false, "threads"_a, "isa"_a,
+            "layer_rope"_a = std::vector<int>(), "rope_factors"_a = false, "n_experts"_a = 0,
+            "n_experts_used"_a = 0, "expert_ff_dim"_a = 0, "normalize_experts"_a = true, "threads"_a, "isa"_a,
             "Dimensions as in the GGUF header; what follows `tied_embeddings` is off as in Llama.\n\n"
             "query_scale 0 is 1 / sqrt(head_dim). windows: positions that each layer sees, 0 for all. "
             "rope_tables:\n"
@@ -253,6 +292,17 @@ NB_MODULE(_native, m) {
             "name"_a, "ggml_type"_a, "data"_a.noconvert(), "requantize"_a = nb::none(),
             "Pack one tensor from its raw GGUF bytes; `data` is not kept. `requantize`: Q4_0 (2), Q8_0 (8) "
             "or None.")
+        .def(
+            "offload_experts",
+            [](Model& model, const std::string& directory, size_t memory_bytes) {
+                model.offload_experts(directory, memory_bytes);
+            },
+            "directory"_a, "memory_bytes"_a,
+            "Keep experts in an unnamed file in `directory`, and in memory as many as fit. Call it before "
+            "the "
+            "first\ntensor. Raises RuntimeError if no file can be made; `finish` raises ValueError for too "
+            "little "
+            "memory.")
         .def(
             "set_packed",
             [](Model& model, const std::string& name, int form, Bytes data, uint64_t checksum) {
@@ -288,6 +338,13 @@ NB_MODULE(_native, m) {
             "the same PACKING_VERSION understands it.")
         .def("finish", &Model::finish, nb::call_guard<nb::gil_scoped_release>(),
              "Raises ValueError naming the tensors that are missing.")
+        .def("add_adapter", &add_adapter, "scale"_a, "matrices"_a,
+             nb::sig("def add_adapter(self, scale: float, matrices: dict[str, "
+                     "tuple[NDArray[numpy.float32], NDArray[numpy.float32]]]) -> int"),
+             "Add a LoRA adapter and return its number for `forward`, from 1 on.\n\n"
+             "matrices: (down [rank, columns], up [rows, rank]) float32 by the name of the matrix that they "
+             "adapt; "
+             "y becomes\ny + scale * up @ (down @ x). Raises ValueError naming the tensor that does not fit.")
         .def(
             "allocate_kv",
             [](Model& model, int blocks, const std::string& precision) {
@@ -297,15 +354,17 @@ NB_MODULE(_native, m) {
             "Reserve KV blocks of 32 tokens; memory is committed when a block is written.")
         .def(
             "forward", &forward, "tokens"_a.noconvert(), "positions"_a.noconvert(), "sequences"_a.noconvert(),
-            "tables"_a.noconvert(), "output_rows"_a.noconvert(), "logits"_a.noconvert(),
+            "tables"_a.noconvert(), "output_rows"_a.noconvert(), "logits"_a.noconvert(), nb::kw_only(),
+            "adapters"_a.noconvert() = nb::none(),
             "Run T rows of any sequences: store their keys and values, write the logits of `output_rows`.\n\n"
             "tokens, positions, sequences: int32 [T]; tables: int32 [S, W] of KV blocks, position p lies in "
             "block\n"
-            "tables[s, p // 32]; output_rows: int32 [R]; logits: float32 [R, vocab], written. Releases the "
-            "GIL.\n"
+            "tables[s, p // 32]; output_rows: int32 [R]; logits: float32 [R, vocab], written; adapters: "
+            "int32\n[S], as add_adapter numbers them, 0 for none. Releases the GIL.\n"
             "Raises ValueError, before anything is touched, for an index out of range.")
         .def("embed", &embed, "tokens"_a.noconvert(), "positions"_a.noconvert(), "sequences"_a.noconvert(),
-             "tables"_a.noconvert(), "output_rows"_a.noconvert(), "hidden"_a.noconvert(),
+             "tables"_a.noconvert(), "output_rows"_a.noconvert(), "hidden"_a.noconvert(), nb::kw_only(),
+             "adapters"_a.noconvert() = nb::none(),
              "As `forward`, but writes what the head would have multiplied: the final norm's output.\n\n"
              "hidden: float32 [R, dim], written.")
         .def(
@@ -339,6 +398,20 @@ NB_MODULE(_native, m) {
         .def_prop_ro("operator_seconds", &operator_seconds,
                      nb::sig("def operator_seconds(self) -> dict[str, float]"),
                      "Wall time of each operator since the last reset, waits included.")
+        .def_prop_ro(
+            "expert_counters", &expert_counters, nb::sig("def expert_counters(self) -> dict[str, int]"),
+            "hits and misses (experts that a layer of a step needed: were they in memory?), bytes_read, "
+            "resident,\nslots, slot_bytes, file_bytes, least_bytes (the smallest budget, known before "
+            "`finish`).")
+        .def(
+            "expert_uses",
+            [](Model& model) {
+                const std::vector<uint64_t> uses = model.expert_uses();
+                auto copy = std::make_unique<uint64_t[]>(uses.size());
+                std::copy(uses.begin(), uses.end(), copy.get());
+                return owned(std::move(copy), uses.size());
+            },
+            "Rows that each expert has served since the model was made, layer by layer.")
         .def_prop_ro("kv_bytes_per_block", &Model::kv_bytes_per_block)
         .def_prop_ro("weight_bytes", &Model::weight_bytes)
         .def_prop_ro("multiply_adds", &multiply_adds, nb::sig("def multiply_adds(self) -> dict[str, int]"),

@@ -33,6 +33,7 @@ class ForwardPass {
           ff_(round_up(s_.ff_dim, kQuantBlock)),
           query_(s_.heads * s_.head_dim),
           attended_(round_up(query_, kQuantBlock)),
+          expert_ff_(round_up(s_.expert_ff, kQuantBlock)),
           precision_(static_cast<int>(model.kv_.precision())),
           query_scale_(s_.query_scale > 0 ? s_.query_scale : (float)(1.0 / std::sqrt((double)s_.head_dim))) {}
 
@@ -42,13 +43,20 @@ class ForwardPass {
         for (int i = 0; i < s_.layers; i++) {
             const Layer& layer = m_.layers_[i];
             norm(walker, layer.attention_norm, b_.rows, nullptr, {&layer.query, &layer.key, &layer.value});
+            lower(walker, i, {Site::query, Site::key, Site::value}, {});
             qkv(walker, i);
             attend(walker, i);
-            add_product(walker, layer.attention_output, rows_of(w_.attended, attended_), kAttentionOutput,
-                        layer.attention_post_norm);
+            lower(walker, i, {Site::attention_output}, rows_of(w_.attended, attended_));
+            add_product(walker, i, Site::attention_output, rows_of(w_.attended, attended_));
+            if (s_.experts) {
+                experts(walker, i);
+                continue;
+            }
             norm(walker, layer.ff_norm, b_.rows, nullptr, {&layer.gate, &layer.up});
-            gate_up(walker, layer);
-            add_product(walker, layer.down, rows_of(w_.hidden, ff_), kDown, layer.ff_post_norm);
+            lower(walker, i, {Site::gate, Site::up}, {});
+            gate_up(walker, i);
+            lower(walker, i, {Site::down}, rows_of(w_.hidden, ff_));
+            add_product(walker, i, Site::down, rows_of(w_.hidden, ff_));
         }
         if (b_.outputs == 0) return;
         if (b_.hidden) return hidden(walker);
@@ -72,11 +80,12 @@ class ForwardPass {
               own(pass.w_.scratch[walk.thread]),
               attention(own.attention.data()),
               buffer(own.outputs.data()),
+              adapted(own.adapted.data()),
               unpacked(own.unpacked.data()) {}
         ForwardPass& pass;
         ThreadPool::Walk& walk;
         Workspace::ThreadScratch& own;
-        float *const attention, *const buffer;
+        float *const attention, *const buffer, *const adapted;
         uint8_t* const unpacked;
         Activations normed;  // what the last norm gave,
         Norm pending{};      // or will give when the first unit asks for it
@@ -114,23 +123,27 @@ class ForwardPass {
     void store(Workspace::Quantized& rows, int padded, int row, int at, const float* x, int n,
                std::initializer_list<const PackedMatrix*> users) {
         if (any_int8(users)) k_.quantize(x, n, blocks_of(rows, padded, row, at));
-        if (any_float(users)) std::memcpy(&rows.values[(size_t)row * padded + at], x, n * sizeof(float));
+        if (any_float(users) || !w_.runs.empty())
+            std::memcpy(&rows.values[(size_t)row * padded + at], x, n * sizeof(float));
     }
     // rows [t0, t1) times one tile of 16 weight rows -> out[(t - t0) * stride + 0 .. 15]
     void product(Walker& walker, const PackedMatrix& w, int tile, const Activations& x, int t0, int t1,
                  float* out, int stride) const {
-        const uint8_t* weights = w.tile(tile);
-        const auto kernel = k_.tile[static_cast<int>(w.form())];
-        const bool unpack = k_.unpack_q4 && w.form() == WeightForm::q4 && t1 - t0 >= kUnpackRows &&
-                            w.blocks() <= kUnpackBlocks;
-        if (unpack) k_.unpack_q4(weights, w.blocks(), walker.unpacked);
+        product(walker, w, w.tile(tile), x, t0, t1, out, stride);
+    }
+    void product(Walker& walker, const PackedMatrix& w, const uint8_t* weights, const Activations& x, int t0,
+                 int t1, float* out, int stride) const {
+        const int form = static_cast<int>(w.form());
+        const auto kernel = k_.tile[form];
+        const bool unpack = k_.unpack[form] && t1 - t0 >= kUnpackRows && w.blocks() <= kUnpackBlocks;
+        if (unpack) k_.unpack[form](weights, w.blocks(), walker.unpacked);
         alignas(64) float o[kTileTokens * kTileRows];
         for (int t = t0; t < t1;) {
             // five rows as 3 + 2: a lone row would cost as much as three
             const int calls = (t1 - t + k_.tile_tokens - 1) / k_.tile_tokens,
                       n = (t1 - t + calls - 1) / calls;
             if (unpack)
-                k_.tile_unpacked_q4(weights, walker.unpacked, w.blocks(), x.from(t), n, o);
+                k_.tile_unpacked[form](weights, walker.unpacked, w.blocks(), x.from(t), n, o);
             else
                 kernel(weights, w.blocks(), x.from(t), n, o);
             for (int i = 0; i < n; i++)
@@ -154,7 +167,7 @@ class ForwardPass {
 
     void norm(Walker& walker, const std::vector<float>& gain, int rows, const int32_t* which,
               std::initializer_list<const PackedMatrix*> users) {
-        const Norm norm{gain.data(), rows, which, any_int8(users), any_float(users)};
+        const Norm norm{gain.data(), rows, which, any_int8(users), any_float(users) || !w_.runs.empty()};
         if (rows <= kOwnNormRows) {
             walker.pending = norm;
             walker.normed = rows_of(walker.own.normed, dim_);
@@ -195,11 +208,16 @@ class ForwardPass {
             const bool is_query = unit < s_.heads, is_key = !is_query && unit < s_.heads + s_.kv_heads;
             const int head = is_query ? unit : (unit - s_.heads) % s_.kv_heads;
             const PackedMatrix& w = is_query ? layer.query : is_key ? layer.key : layer.value;
+            const Site site = is_query ? Site::query : is_key ? Site::key : Site::value;
+            const int low = is_query ? 0 : is_key ? 1 : 2;
             const Activations& x = normed(walker);
             const auto& bias = is_query ? layer.query_bias : is_key ? layer.key_bias : layer.value_bias;
             chunks(b_.rows, [&](int t0, int t1) {
-                for (int j = 0; j < tiles; j++)
-                    product(walker, w, head * tiles + j, x, t0, t1, walker.buffer + j * kTileRows, stride);
+                for (int j = 0; j < tiles; j++) {
+                    float* out = walker.buffer + j * kTileRows;
+                    product(walker, w, head * tiles + j, x, t0, t1, out, stride);
+                    adapt(walker, index, site, low, head * tiles + j, t0, t1, out, stride);
+                }
                 for (int t = t0; t < t1; t++) {
                     float* v = walker.buffer + (t - t0) * stride;
                     const int position = b_.positions[t];
@@ -285,29 +303,27 @@ class ForwardPass {
         *out = &w_.partial_out[(size_t)i * group * s_.head_dim];
     }
 
-    // residual += x W^T, or its RMS norm if `post_norm` has gains
-    void add_product(Walker& walker, const PackedMatrix& w, const Activations& x, Operator op,
-                     const std::vector<float>& post_norm) {
-        if (!post_norm.empty()) return add_normed_product(walker, w, x, op, post_norm);
-        walker.each(op, w.tiles(), 1, [&](int tile) {
+    // residual += x W^T, or its RMS norm if there are gains for it
+    void add_product(Walker& walker, int index, Site site, const Activations& x) {
+        const Layer& layer = m_.layers_[index];
+        const bool is_down = site == Site::down;
+        const PackedMatrix& w = is_down ? layer.down : layer.attention_output;
+        const std::vector<float>& post_norm = is_down ? layer.ff_post_norm : layer.attention_post_norm;
+        const bool normed = !post_norm.empty();
+        walker.each(is_down ? kDown : kAttentionOutput, w.tiles(), 1, [&](int tile) {
             const int width = std::min(kTileRows, dim_ - tile * kTileRows);
             chunks(b_.rows, [&](int t0, int t1) {
-                product(walker, w, tile, x, t0, t1, walker.buffer, kTileRows);
+                float* out = normed ? &w_.projected[(size_t)t0 * dim_ + tile * kTileRows] : walker.buffer;
+                const int stride = normed ? dim_ : kTileRows;
+                product(walker, w, tile, x, t0, t1, out, stride);
+                adapt(walker, index, site, 0, tile, t0, t1, out, stride);
+                if (normed) return;
                 for (int t = t0; t < t1; t++)
                     k_.add(&w_.residual[(size_t)t * dim_ + tile * kTileRows],
                            walker.buffer + (t - t0) * kTileRows, width);
             });
         });
-    }
-
-    void add_normed_product(Walker& walker, const PackedMatrix& w, const Activations& x, Operator op,
-                            const std::vector<float>& post_norm) {
-        walker.each(op, w.tiles(), 1, [&](int tile) {
-            chunks(b_.rows, [&](int t0, int t1) {
-                product(walker, w, tile, x, t0, t1, &w_.projected[(size_t)t0 * dim_ + tile * kTileRows],
-                        dim_);
-            });
-        });
+        if (!normed) return;
         walker.each(kNorm, b_.rows, 4, [&](int t) {
             float* y = &w_.projected[(size_t)t * dim_];
             k_.norm_float(y, post_norm.data(), s_.norm_eps, s_.dim, dim_, y);
@@ -316,18 +332,24 @@ class ForwardPass {
     }
 
     // A unit is 32 rows of gate and the same 32 of up: activation and quantisation are its epilogue.
-    void gate_up(Walker& walker, const Layer& layer) {
+    void gate_up(Walker& walker, int index) {
+        const Layer& layer = m_.layers_[index];
         const auto activate = s_.activation == Activation::gelu ? k_.gelu_multiply : k_.silu_multiply;
         walker.each(kGateUp, ff_ / kQuantBlock, 1, [&](int unit) {
             const Activations& x = normed(walker);
             chunks(b_.rows, [&](int t0, int t1) {
                 const int tiles = std::min(2, layer.gate.tiles() - unit * 2);
                 if (tiles < 2) std::memset(walker.buffer, 0, (size_t)(t1 - t0) * 64 * sizeof(float));
-                for (int j = 0; j < tiles; j++)
-                    product(walker, layer.gate, unit * 2 + j, x, t0, t1, walker.buffer + j * kTileRows, 64);
-                for (int j = 0; j < tiles; j++)
-                    product(walker, layer.up, unit * 2 + j, x, t0, t1, walker.buffer + 32 + j * kTileRows,
-                            64);
+                for (int j = 0; j < tiles; j++) {
+                    float* out = walker.buffer + j * kTileRows;
+                    product(walker, layer.gate, unit * 2 + j, x, t0, t1, out, 64);
+                    adapt(walker, index, Site::gate, 0, unit * 2 + j, t0, t1, out, 64);
+                }
+                for (int j = 0; j < tiles; j++) {
+                    float* out = walker.buffer + 32 + j * kTileRows;
+                    product(walker, layer.up, unit * 2 + j, x, t0, t1, out, 64);
+                    adapt(walker, index, Site::up, 1, unit * 2 + j, t0, t1, out, 64);
+                }
                 for (int t = t0; t < t1; t++) {
                     float* v = walker.buffer + (t - t0) * 64;
                     activate(v, v + 32, 32, v);
@@ -336,6 +358,15 @@ class ForwardPass {
             });
         });
     }
+
+    void lower(Walker& walker, int index, std::initializer_list<Site> sites, const Activations& x);
+    void adapt(Walker& walker, int index, Site site, int low, int tile, int t0, int t1, float* out,
+               int stride) const;
+    void experts(Walker& walker, int index);
+    void route(Walker& walker, int index);
+    void gather(Walker& walker, const Layer& layer);
+    void expert_gate_up(Walker& walker, int index, PlacedExpert placed, int unit);
+    void expert_down(Walker& walker, int index, PlacedExpert placed, int tile);
 
     // The final norm's output itself, for embeddings.
     void hidden(Walker& walker) {
@@ -367,10 +398,14 @@ class ForwardPass {
     Workspace& w_;
     const ModelShape& s_;
     const KernelTable& k_;
-    const int dim_, ff_, query_, attended_;  // padded lengths of rows (query_ has no padding)
+    const int dim_, ff_, query_, attended_, expert_ff_;  // padded lengths of rows (query_ has no padding)
     const int precision_;
     const float query_scale_;
 };
+
+#include "forward_adapters.inl"
+//
+#include "forward_experts.inl"
 
 void Model::prepare(const Batch& b) {
     const int dim = round_up(shape_.dim, kQuantBlock), ff = round_up(shape_.ff_dim, kQuantBlock);
@@ -389,8 +424,19 @@ void Model::prepare(const Batch& b) {
         if (shape_.post_norms) work_.projected.assign((size_t)rows * dim, 0);
         work_.query.assign((size_t)rows * query, 0);
         work_.attention.assign((size_t)rows * attended, 0);
-        grow(work_.normed, rows, dim), grow(work_.attended, rows, attended), grow(work_.hidden, rows, ff);
+        grow(work_.normed, rows, dim), grow(work_.attended, rows, attended);
         for (auto& scratch : work_.scratch) grow(scratch.normed, kOwnNormRows, dim);
+        if (shape_.experts) {
+            const size_t pairs = (size_t)rows * shape_.experts_used;
+            work_.router.assign((size_t)rows * round_up(shape_.experts, kTileRows), 0);
+            work_.expert_outputs.assign(pairs * dim, 0);
+            work_.groups.resize(rows, shape_.experts_used, shape_.experts);
+            grow(work_.gathered, pairs, dim);
+            grow(work_.hidden, pairs, round_up(shape_.expert_ff, kQuantBlock));
+        } else {
+            grow(work_.hidden, rows, ff);
+        }
+        for (auto& low : work_.low) low.assign((size_t)rows * low_width_, 0);
         work_.splits_done.reset(new std::atomic<int>[(size_t)rows * shape_.kv_heads]);
         for (size_t i = 0; i < (size_t)rows * shape_.kv_heads; i++) work_.splits_done[i].store(0);
         work_.rows = rows;
@@ -407,6 +453,16 @@ void Model::prepare(const Batch& b) {
     if (work_.partial_total.size() < partials * group) {
         work_.partial_maximum.resize(partials * group), work_.partial_total.resize(partials * group);
         work_.partial_out.resize(partials * group * shape_.head_dim);
+    }
+    work_.runs.clear();
+    for (int t = 0; b.adapters && t < b.rows; t++) {
+        const int number = b.adapters[b.sequence[t]];
+        if (!number) continue;
+        const Adapter* adapter = adapters_[number - 1].get();
+        if (!work_.runs.empty() && work_.runs.back().end == t && work_.runs.back().adapter == adapter)
+            work_.runs.back().end++;
+        else
+            work_.runs.push_back({t, t + 1, adapter});
     }
 }
 
@@ -431,6 +487,7 @@ void Model::forward(const Batch& batch) {
     // Shared with the threads: one that comes too late still finds the pass, and that it is over.
     const auto pass = std::make_shared<ForwardPass>(*this, batch);
     pool_.walk([pass](ThreadPool::Walk& walk) { pass->run(walk); });
+    experts_.check();
 }
 
 }  // namespace tiltyard

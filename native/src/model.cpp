@@ -38,6 +38,13 @@ ModelShape checked(const ModelShape& s) {
     check_range("max_positions", s.max_positions, 1, kMost);  // rope's argument reduction is exact up to here
     check_range("rope_dim", s.rope_dim, 0, s.head_dim);
     if (s.rope_dim % 2) refuse("rope_dim is " + std::to_string(s.rope_dim) + ", not even");
+    if (s.experts) {
+        check_range("n_experts", s.experts, 2, 1024);
+        check_range("n_experts_used", s.experts_used, 1, s.experts);
+        check_range("expert_ff_dim", s.expert_ff, 1, kMost);
+        if (s.post_norms || s.activation != Activation::silu)
+            refuse("experts go with the activation silu and without post_norms");
+    }
     if (!(s.norm_eps > 0 && s.norm_eps < 1)) refuse("norm_eps must lie between 0 and 1, both excluded");
     if (!(s.rope_base >= 1 && s.rope_base <= 1e12)) refuse("rope_base must lie between 1 and 1e12");
     if (!(s.query_scale >= 0 && s.query_scale <= 1e6)) refuse("query_scale must lie between 0 and 1e6");
@@ -80,6 +87,7 @@ Model::Model(const ModelShape& shape, int threads, const std::string& isa)
       kernels_(kernels_for(isa)),
       layer_window_(shape.layers),
       layers_(shape.layers),
+      experts_(shape.experts ? shape.layers : 0, shape.experts),
       pool_(checked_threads(threads)) {
     for (const RopeFrequencies& table : shape.rope_tables) rope_.emplace_back(table);
     if (rope_.empty()) rope_.emplace_back(plain_frequencies(shape.rope_dim, shape.rope_base));
@@ -93,8 +101,10 @@ Model::Model(const ModelShape& shape, int threads, const std::string& isa)
     const int group = shape.heads / shape.kv_heads;
     work_.scratch.resize(threads);
     for (auto& scratch : work_.scratch) {
-        scratch.attention.resize((size_t)group * (shape.head_dim + 2) + shape.head_dim);
+        scratch.attention.resize(std::max((size_t)group * (shape.head_dim + 2) + shape.head_dim,
+                                          (size_t)2 * round_up(shape.experts, 8)));
         scratch.outputs.resize(kChunkRows * kUnitColumns);
+        scratch.adapted.resize(kChunkRows * kTileRows);
         scratch.unpacked.resize(kUnpackBlocks * kUnpackedBytes);
     }
 }
@@ -160,6 +170,14 @@ std::optional<Model::Slot> Model::matrix_slot(const std::string& name) {
     if (rest == "attn_k.weight") return Slot{&layer.key, key, s.dim};
     if (rest == "attn_v.weight") return Slot{&layer.value, key, s.dim};
     if (rest == "attn_output.weight") return Slot{&layer.attention_output, dim, s.heads * s.head_dim};
+    if (s.experts) {
+        const RowGroups inner{s.experts * s.expert_ff, s.expert_ff}, outer{s.experts * s.dim, s.dim};
+        if (rest == "ffn_gate_inp.weight") return Slot{&layer.router, {s.experts, s.experts}, s.dim};
+        if (rest == "ffn_gate_exps.weight") return Slot{&layer.gate, inner, s.dim, kExpertGate, index};
+        if (rest == "ffn_up_exps.weight") return Slot{&layer.up, inner, s.dim, kExpertUp, index};
+        if (rest == "ffn_down_exps.weight") return Slot{&layer.down, outer, s.expert_ff, kExpertDown, index};
+        return std::nullopt;
+    }
     if (rest == "ffn_gate.weight") return Slot{&layer.gate, ff, s.dim};
     if (rest == "ffn_up.weight") return Slot{&layer.up, ff, s.dim};
     if (rest == "ffn_down.weight") return Slot{&layer.down, dim, s.ff_dim};
@@ -171,8 +189,8 @@ void Model::set_tensor(const std::string& name, GgmlType type, const uint8_t* ra
     std::lock_guard lock(mutex_);
     if (finished_) refuse(name + ": the model is finished; make a new one to change its weights");
     if (const std::optional<VectorSlot> slot = vector_slot(name)) {
-        if (type != GgmlType::f32 && type != GgmlType::f16)
-            refuse(name + ": a norm or a bias must be F32 or F16, not " + ggml_name(type));
+        if (type != GgmlType::f32 && type != GgmlType::f16 && type != GgmlType::bf16)
+            refuse(name + ": a norm or a bias must be F32, F16 or BF16, not " + ggml_name(type));
         if (requantize) refuse(name + ": a norm or a bias cannot be requantized");
         if (bytes != slot->size * block_bytes(type))
             refuse(name + ": " + std::to_string(bytes) + " bytes, but " + std::to_string(slot->size) +
@@ -190,6 +208,7 @@ void Model::set_tensor(const std::string& name, GgmlType type, const uint8_t* ra
     if (requantize && *requantize != type && *requantize != GgmlType::q4_0 && *requantize != GgmlType::q8_0)
         refuse(name + ": can requantize to Q4_0 (2) or Q8_0 (8), not to " + ggml_name(*requantize));
     *slot->matrix = PackedMatrix(name, type, raw, bytes, slot->rows, slot->columns, requantize, &pool_);
+    if (slot->part) experts_.put(slot->layer, *slot->part, *slot->matrix);
 }
 
 void Model::set_packed(const std::string& name, int form, const uint8_t* tiles, size_t bytes,
@@ -204,12 +223,14 @@ void Model::set_packed(const std::string& name, int form, const uint8_t* tiles, 
     if (Checksum::of(&pool_, tiles, bytes) != checksum)
         refuse(name + ": the packed weights do not have their checksum; they are damaged");
     *slot->matrix = std::move(packed);
+    if (slot->part) experts_.put(slot->layer, *slot->part, *slot->matrix);
 }
 
 const PackedMatrix& Model::packed_matrix(const std::string& name) {
     std::lock_guard lock(mutex_);
     const std::optional<Slot> slot = matrix_slot(name);
-    if (!slot || slot->matrix->empty()) refuse("matrix '" + name + "' does not belong to this model");
+    if (!slot || slot->matrix->empty() || (slot->part && experts_.offloads()))
+        refuse("matrix '" + name + "' does not belong to this model");
     return *slot->matrix;
 }
 
@@ -238,12 +259,15 @@ void Model::finish() {
         need(!layer.key.empty(), prefix + "attn_k.weight");
         need(!layer.value.empty(), prefix + "attn_v.weight");
         need(!layer.attention_output.empty(), prefix + "attn_output.weight");
-        need(!layer.gate.empty(), prefix + "ffn_gate.weight");
-        need(!layer.up.empty(), prefix + "ffn_up.weight");
-        need(!layer.down.empty(), prefix + "ffn_down.weight");
+        const std::string kind = shape_.experts ? "_exps.weight" : ".weight";
+        if (shape_.experts) need(!layer.router.empty(), prefix + "ffn_gate_inp.weight");
+        need(!layer.gate.empty(), prefix + "ffn_gate" + kind);
+        need(!layer.up.empty(), prefix + "ffn_up" + kind);
+        need(!layer.down.empty(), prefix + "ffn_down" + kind);
     }
     if (count)
         refuse(std::to_string(count) + " tensors are missing: " + missing + (count > 8 ? ", ..." : ""));
+    experts_.finish();
     if (shape_.rope_factors) {
         for (int i = 0; i < shape_.rope_dim / 2; i++)
             if (!(rope_factors_[i] >= 1 && rope_factors_[i] <= 1e6))
@@ -270,6 +294,12 @@ void Model::arrange_weights() {
     };
     for (Layer& layer : layers_) {
         for (PackedMatrix* m : {&layer.query, &layer.key, &layer.value, &layer.attention_output}) append(*m);
+        if (shape_.experts) {
+            append(layer.router);
+            if (!experts_.offloads())
+                for (PackedMatrix* m : {&layer.gate, &layer.up, &layer.down}) append(*m);
+            continue;
+        }
         if (layer.gate.form() == layer.up.form()) {
             places.push_back({&layer.gate, size, 2, 4});
             places.push_back({&layer.up, size + 2 * layer.up.tile_bytes(), 2, 4});
@@ -284,6 +314,43 @@ void Model::arrange_weights() {
     weights_ = MappedMemory(size);
     for (const Place& place : places)
         place.matrix->move_to(weights_.data() + place.offset, place.run, place.period, &pool_);
+}
+
+int Model::add_adapter(float scale, const std::vector<LowRankTensor>& tensors) {
+    std::lock_guard lock(mutex_);
+    pool_.settle();  // late threads count the phases of their pass by what changes here
+    if (!std::isfinite(scale)) refuse("the adapter's scale is not finite");
+    auto adapter = std::make_unique<Adapter>();
+    adapter->scale = scale;
+    adapter->layers.resize(shape_.layers);
+    int width = low_width_;
+    for (const LowRankTensor& t : tensors) {
+        check_range("rank", t.rank, 1, 1024);
+        std::string rest;
+        const int index = layer_of(t.name, &rest);
+        const std::optional<Slot> slot = matrix_slot(t.name);
+        if (index < 0 || !slot || slot->part) refuse("'" + t.name + "' cannot be adapted");
+        Layer& layer = layers_[index];
+        const PackedMatrix* const sites[kSites] = {
+            &layer.query, &layer.key, &layer.value, &layer.attention_output,
+            &layer.gate,  &layer.up,  &layer.down};
+        const auto site = std::find(sites, sites + kSites, slot->matrix);
+        if (site == sites + kSites) refuse("'" + t.name + "' cannot be adapted");
+        if (t.rows != slot->rows.rows || t.columns != slot->columns)
+            refuse(t.name + " is " + std::to_string(slot->rows.rows) + " x " + std::to_string(slot->columns) +
+                   "; the adapter is for " + std::to_string(t.rows) + " x " + std::to_string(t.columns));
+        LowRank& low = adapter->layers[index][site - sites];
+        const auto pack = [&](const float* values, RowGroups rows, int columns) {
+            return PackedMatrix(t.name, GgmlType::f32, reinterpret_cast<const uint8_t*>(values),
+                                (size_t)rows.rows * columns * sizeof(float), rows, columns);
+        };
+        low.down = pack(t.down, {t.rank, t.rank}, t.columns);
+        low.up = pack(t.up, slot->rows, t.rank);
+        width = std::max(width, round_up(t.rank, kQuantBlock));
+    }
+    adapters_.push_back(std::move(adapter));
+    if (width > low_width_) low_width_ = width, work_.rows = 0;  // the buffers grow with the next pass
+    return (int)adapters_.size();
 }
 
 void Model::allocate_kv(int blocks, KvPrecision precision) {
@@ -322,23 +389,41 @@ size_t Model::weight_bytes() const {
     size_t bytes = embedding_.bytes() + output_.bytes();
     for (const Layer& l : layers_)
         for (const PackedMatrix* m :
-             {&l.query, &l.key, &l.value, &l.attention_output, &l.gate, &l.up, &l.down})
+             {&l.query, &l.key, &l.value, &l.attention_output, &l.gate, &l.up, &l.down, &l.router})
             bytes += m->bytes();
     return bytes;
 }
 
 MultiplyAdds Model::multiply_adds() const {
     MultiplyAdds found;
-    const auto add = [](std::array<int64_t, 3>& sums, const PackedMatrix& m) {
-        const int kind = m.form() == WeightForm::q4 ? 0 : m.form() == WeightForm::q8 ? 1 : 2;
-        sums[kind] += (int64_t)m.tiles() * kTileRows * m.columns();
+    const auto add = [&](std::array<int64_t, 3>& sums, const PackedMatrix& m, bool of_experts = false) {
+        const bool eight = m.form() == WeightForm::q8 || m.form() == WeightForm::q6k;
+        const int kind = !takes_int8(m.form()) ? 2 : eight ? 1 : 0;
+        const int64_t all = (int64_t)m.tiles() * kTileRows * m.columns();
+        sums[kind] += of_experts ? all / shape_.experts * shape_.experts_used : all;
     };
-    for (const Layer& l : layers_)
-        for (const PackedMatrix* m :
-             {&l.query, &l.key, &l.value, &l.attention_output, &l.gate, &l.up, &l.down})
+    for (const Layer& l : layers_) {
+        for (const PackedMatrix* m : {&l.query, &l.key, &l.value, &l.attention_output, &l.router})
             add(found.layers, *m);
+        for (const PackedMatrix* m : {&l.gate, &l.up, &l.down}) add(found.layers, *m, shape_.experts > 0);
+    }
     add(found.head, shape_.tied_embeddings ? embedding_ : output_);
     return found;
+}
+
+void Model::offload_experts(const std::string& directory, size_t memory_bytes) {
+    std::lock_guard lock(mutex_);
+    if (!shape_.experts) refuse("this model has no experts to offload");
+    for (const Layer& layer : layers_)
+        if (finished_ || experts_.offloads() || !layer.gate.empty() || !layer.up.empty() ||
+            !layer.down.empty())
+            refuse("experts must be offloaded once, before the first tensor");
+    experts_.offload(directory, memory_bytes);
+}
+
+std::vector<uint64_t> Model::expert_uses() {
+    std::lock_guard lock(mutex_);
+    return experts_.uses();
 }
 
 std::array<double, kOperators> Model::operator_seconds() {
@@ -375,6 +460,8 @@ void Model::check_batch(const Batch& b) const {
         for (int i = 0; i < needed; i++)
             in("tables", i, b.tables[(size_t)s * b.table_width + i], kv_.blocks());
     }
+    for (int s = 0; b.adapters && s < b.sequences; s++)
+        in("adapters", s, b.adapters[s], (long)adapters_.size() + 1);
     for (int r = 0; r < b.outputs; r++) in("output_rows", r, b.output_rows[r], b.rows);
     // Two rows that write one slot would race; only a broken scheduler asks for that.
     std::vector<int64_t> slots(b.rows);

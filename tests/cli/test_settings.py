@@ -21,7 +21,7 @@ SAMPLING = f"{GOOD}sampling = "
 DIGITS = "write 64 hex digits"
 NO_NAME = "is no name; use up to 64 letters, digits, '.', '_' and '-', a letter or digit first"
 IDENTITY_KEYS = (
-    "model, quantization, kv_precision, rope_scaling, chat_template, system_prompt, sampling, organization, license, "
+    "model, quantization, kv_precision, adapter, rope_scaling, chat_template, system_prompt, sampling, organization, license, "
     "description"
 )
 
@@ -53,7 +53,11 @@ IDENTITY_KEYS = (
         (f'{GOOD}[aliases]\na = "y"', "aliases.a: there is no identity 'y'; declared: x"),
         (f"{GOOD}[aliases]\na = 5", "aliases.a: this is 5; it must be text in quotes"),
         (f'{GOOD}temprature = 1', f"identities.x.temprature: there is no key temprature here; known: {IDENTITY_KEYS}"),
-        ('[models.m]\nsuorce = "file:m.gguf"\n[identities]', "models.m.suorce: there is no key suorce here; known: source, sha256"),
+        ('[models.m]\nsuorce = "file:m.gguf"\n[identities]', "models.m.suorce: there is no key suorce here; known: source, sha256, speculation, draft"),
+        (f'{MODEL}speculation = "guess"\n[identities]', "models.m.speculation: this is 'guess'; it must be 'off', 'prompt-lookup' or 'draft'"),
+        (f'{MODEL}speculation = "draft"\n[identities]', 'models.m.draft: speculation = "draft" and draft = { model = "..." } need each other'),
+        (f'{MODEL}speculation = "draft"\ndraft = {{ model = "n" }}\n[identities]', "models.m.draft.model: there is no model 'n'; declared: m"),
+        (f'{MODEL}speculation = "draft"\ndraft = {{ name = "n" }}\n[identities]', "models.m.draft.name: there is no key name here; known: model, quantization"),
         (f"{MODEL}[identity.x]\nmodel = 'm'", "identity: there is no key identity here; known: server, models, identities, aliases, arena, workers"),
         (f"{MODEL}[identities.x]", "identities.x.model: this key is missing; write one"),
         (f"{MODEL}[identities.x]\nmodel = 'n'", "identities.x.model: there is no model 'n'; declared: m"),
@@ -99,6 +103,8 @@ def test_defaults_have_the_ranges_of_requests(name: str) -> None:
     ]
     taken = [value for value in values if takes(SamplingRequest, value)]
     assert taken
+    if name == "top_k":
+        taken.remove(-1)  # vLLM's other word for 0: a request may use it, an identity has one word for one thing
     assert [value for value in values if takes(DefaultSampling, value)] == taken
 
 
@@ -136,3 +142,16 @@ def test_a_host_of_strangers_is_blamed_on_who_said_it() -> None:
         ConfigurationError, match=r"^there\.toml: server\.host: '0\.0\.0\.0' is not a loopback"
     ):
         listen("0.0.0.0", 0, said_by="there.toml: server.host")
+
+
+def test_an_adapter_that_is_not_there_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "tiltyard.toml"
+    path.write_text(
+        "[models.m]\nsource = 'file:m.gguf'\n[identities.a]\nmodel = 'm'\nadapter = 'adapters/a'\n"
+    )
+    with pytest.raises(ConfigurationError) as refused:
+        check_machine(load_settings(path, data_dir=tmp_path))
+    assert refused.value.message == (
+        f"{path}: identities.a.adapter: there is no adapter_config.json in {tmp_path / 'adapters/a'}; "
+        "it must be the directory of a LoRA adapter, as PEFT writes it"
+    )

@@ -30,6 +30,8 @@ class OffModel(ToyModel):
         tables: NDArray[np.int32],
         output_rows: NDArray[np.int32],
         logits: NDArray[np.float32],
+        *,
+        adapters: NDArray[np.int32] | None = None,
     ) -> None:
         super().forward(tokens, positions, sequences, tables, output_rows, logits)
         for row, index in enumerate(output_rows.tolist()):
@@ -38,9 +40,17 @@ class OffModel(ToyModel):
 
 
 def drafted(
-    draft: ToyModel, *, blocks: int = 64, token_cost: float = 0.0, costs: StepCosts = FREE_ROWS, **sizes: int
+    draft: ToyModel,
+    *,
+    blocks: int = 64,
+    draft_context: int = 1024,
+    token_cost: float = 0.0,
+    costs: StepCosts = FREE_ROWS,
+    **sizes: int,
 ) -> tuple[Engine, DraftModel]:
-    drafter = DraftModel(draft, blocks=blocks, vocab_size=VOCABULARY, token_cost=token_cost)
+    drafter = DraftModel(
+        draft, blocks=blocks, vocab_size=VOCABULARY, max_context=draft_context, token_cost=token_cost
+    )
     return toy_engine(blocks=blocks, speculation=Speculation(drafter, costs), **sizes), drafter
 
 
@@ -133,6 +143,14 @@ def test_the_draft_model_survives_preemption_and_company() -> None:
         assert engine.counters.accepted_tokens == engine.counters.draft_tokens > 0
         preemptions += engine.counters.preemptions
     assert preemptions > 5
+
+
+def test_a_draft_model_with_a_shorter_context_guesses_as_far_as_it_reaches() -> None:
+    draft = ToyModel(64)
+    engine, _ = drafted(draft, draft_context=80)
+    engine.submit(request("a", range(40), 100))
+    assert run(engine)["a"] == solo(request("a", range(40), 100))
+    assert 20 < engine.counters.accepted_tokens < 40
 
 
 def test_a_draft_model_that_does_not_pay_is_never_run() -> None:

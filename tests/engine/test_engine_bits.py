@@ -11,18 +11,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tiltyard.engine.draft_model import DraftModel
 from tiltyard.engine.engine import Engine, EngineConfig
 from tiltyard.engine.request import EngineCounters, EngineRequest, SamplingSettings
+from tiltyard.engine.speculation import Speculation
 from tiltyard.kernels import NativeModel, available_isas
 from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
 from tiltyard.models.tokenizer import Tokenizer
 from tiltyard.worker.load import load_native
+from toy_model import FREE_ROWS
 
 BLOCKS = 256
 ANSWER_TOKENS = 10
@@ -68,9 +72,14 @@ def gguf(model_path: Path) -> Iterator[GgufFile]:
 @pytest.fixture(scope="module")
 def load(gguf: GgufFile) -> Loader:
     @cache
-    def loaded(threads: int = 1, isa: str = available_isas()[0], precision: str = "f16") -> NativeModel:
+    def loaded(
+        threads: int = 1,
+        isa: str = available_isas()[0],
+        precision: str = "f16",
+        quantization: Literal["as-stored", "q4_0", "q8_0"] = "as-stored",
+    ) -> NativeModel:
         model = load_native(
-            gguf, Architecture.from_gguf(gguf), quantization="as-stored", threads=threads, isa=isa
+            gguf, Architecture.from_gguf(gguf), quantization=quantization, threads=threads, isa=isa
         )
         model.allocate_kv(BLOCKS, precision)
         return model
@@ -113,11 +122,14 @@ def answer(
     max_batch_tokens: int = 256,
     blocks: int = BLOCKS,
     engine: Engine | None = None,
+    speculation: Speculation | None = None,
 ) -> Answers:
     """Submit all, run until done; integrity after each step."""
     answers = into or Answers()
     if engine is None:
-        engine = make_engine(model, answers, max_batch_tokens=max_batch_tokens, blocks=blocks)
+        engine = make_engine(
+            model, answers, max_batch_tokens=max_batch_tokens, blocks=blocks, speculation=speculation
+        )
     for one in requests:
         engine.submit(one)
     while engine.has_work:
@@ -129,7 +141,12 @@ def answer(
 
 
 def make_engine(
-    model: NativeModel, answers: Answers, *, max_batch_tokens: int = 256, blocks: int = BLOCKS
+    model: NativeModel,
+    answers: Answers,
+    *,
+    max_batch_tokens: int = 256,
+    blocks: int = BLOCKS,
+    speculation: Speculation | None = None,
 ) -> Engine:
     config = EngineConfig(
         kv_blocks=blocks,
@@ -138,6 +155,7 @@ def make_engine(
         vocab_size=49152,
         max_context=8192,
         observe=answers.observe,
+        speculation=speculation,
     )
     return Engine(model, config)
 
@@ -150,6 +168,7 @@ def assert_same(some: Answers, reference: Answers) -> None:
 
 
 def test_together(load: Loader, requests: list[EngineRequest], alone: Answers) -> None:
+    """vLLM #5898, #9567, #23138, #966: temperature 0 depended on who else was in the batch."""
     batched = answer(load(), requests)
     assert_same(batched, alone)
     assert batched.counters.peak_batch_sequences == len(requests)
@@ -167,6 +186,7 @@ def test_in_chunks(
 
 
 def test_with_a_warm_cache(load: Loader, requests: list[EngineRequest], alone: Answers) -> None:
+    """SGLang #34683, vLLM #5543, PR #52701, #27433, OpenVINO #4367: a cache hit changed the answer."""
     cold, warm = Answers(), Answers()
     engine = make_engine(load(), cold)
     answer(load(), requests[-3:], cold, engine=engine)
@@ -198,6 +218,30 @@ def test_after_a_preemption(load: Loader, requests: list[EngineRequest]) -> None
     assert squeezed.counters.preemptions > 0
 
 
+@pytest.mark.parametrize(("blocks", "budget"), [(BLOCKS, 256), (9, 40)])
+def test_with_guesses_from_the_prompt(
+    load: Loader, requests: list[EngineRequest], alone: Answers, blocks: int, budget: int
+) -> None:
+    """Alone and guessed ahead, in company and in short memory: vLLM #41758, mlx-lm #1423."""
+    guessed = answer(
+        load(), requests, blocks=blocks, max_batch_tokens=budget, speculation=Speculation(costs=FREE_ROWS)
+    )
+    assert_same(guessed, alone)
+    counters = guessed.counters
+    assert 5 < counters.accepted_tokens < counters.draft_tokens
+    assert (counters.evicted_blocks > 0) == (blocks < BLOCKS)
+
+
+def test_with_a_draft_model_of_int4(load: Loader, requests: list[EngineRequest], alone: Answers) -> None:
+    draft = DraftModel(
+        load(quantization="q4_0"), blocks=BLOCKS, vocab_size=49152, max_context=8192, token_cost=0.0
+    )
+    some = requests[:9]
+    guessed = answer(load(), some, speculation=Speculation(draft, FREE_ROWS))
+    assert_same(guessed, alone)
+    assert 20 < guessed.counters.accepted_tokens < guessed.counters.draft_tokens
+
+
 def test_on_two_threads(load: Loader, requests: list[EngineRequest], alone: Answers) -> None:
     model = load(threads=2)
     assert model.threads == 2
@@ -223,6 +267,7 @@ def test_int8_kv_is_as_invariant_as_f16(load: Loader, requests: list[EngineReque
 
 
 def test_thirty_two_at_once(load: Loader, requests: list[EngineRequest], alone: Answers) -> None:
+    """llama.cpp #7052, PR #6950: 8 slots gave 5 to 8 different greedy answers to one prompt."""
     many = [
         replace(one, request_id=f"{one.request_id}/{copy}", namespace=f"tenant-{copy}")
         for copy in range(3)

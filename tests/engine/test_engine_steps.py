@@ -36,6 +36,7 @@ def test_a_stop_token_is_emitted_and_ends_the_answer() -> None:
 
 
 def test_a_long_prefill_never_stalls_a_decode() -> None:
+    """vLLM #10774, #21495, llama.cpp #29175: everybody waited for the longest prompt."""
     engine = toy_engine(blocks=64, max_batch_tokens=16)
     engine.submit(request("talker", range(4), 30))
     step(engine)
@@ -63,15 +64,15 @@ def test_no_step_exceeds_the_token_budget() -> None:
     assert engine.counters.peak_batch_tokens == 10
 
 
-def test_a_second_identical_prompt_reuses_all_full_blocks_but_recomputes_one_token() -> None:
+def test_a_second_identical_prompt_reuses_everything_but_one_token() -> None:
     engine = toy_engine()
     engine.submit(request("first", range(64), 2))
     run(engine)
     engine.submit(request("second", range(64), 2))
     tokens = [t for _ in range(2) for t in step(engine).emitted]
-    # 64 tokens are two full blocks; the second is not taken, since one token of the prompt must run.
-    assert [t.cached_tokens for t in tokens] == [32, 32]
-    assert engine.counters.prefix_hit_tokens == 32
+    # 64 tokens are two full blocks; the second is copied, since one token of the prompt must run and be written.
+    assert [t.cached_tokens for t in tokens] == [63, 63]
+    assert (engine.counters.prefix_hit_tokens, engine.counters.copied_tokens) == (63, 31)
     assert [t.token for t in tokens] == solo(request("second", range(64), 2))
 
 
@@ -89,6 +90,7 @@ def test_generated_tokens_are_reused_in_the_next_turn() -> None:
 
 
 def test_another_namespace_reuses_nothing() -> None:
+    """vLLM RFC #16016, CVE-2025-46570: a prefix cache for all tells who asked what."""
     engine = toy_engine()
     engine.submit(request("alice", range(100), 2, namespace="b/alice"))
     run(engine)
@@ -104,9 +106,10 @@ def test_choices_of_one_prompt_compute_it_once() -> None:
     first = step(engine)
     assert [name for name, _ in first.batch] == ["c0"]  # the others wait for its blocks
     second = step(engine)
-    assert dict(second.batch) == {"c0": 1, "c1": 4, "c2": 4, "c3": 4}
+    assert dict(second.batch) == {"c0": 1, "c1": 1, "c2": 1, "c3": 1}
     run(engine)
-    assert engine.counters.prefix_hit_tokens == 3 * 96
+    assert engine.counters.prefix_hit_tokens == 3 * 99
+    assert engine.counters.prompt_tokens == 100 + 3
 
 
 def test_waiting_for_a_shared_prefix_does_not_hold_up_others() -> None:
@@ -130,6 +133,7 @@ def test_blocks_computed_twice_at_the_same_time_are_kept_once() -> None:
 
 
 def test_when_memory_runs_dry_the_latest_admitted_is_recomputed_to_the_same_answer() -> None:
+    """SGLang #26265: a passing shortage of memory costs work, not answers and not the scheduler."""
     engine = toy_engine(blocks=6, max_batch_tokens=64)
     requests = [request("old", range(30), 100), request("new", range(9, 39), 100)]
     for one in requests:
@@ -171,6 +175,7 @@ def test_a_request_waits_until_its_prompt_fits() -> None:
 
 
 def test_cancelling_a_running_request_frees_its_blocks_at_once() -> None:
+    """SGLang #36475, llama.cpp #13262: what nobody reads any more was computed to its end."""
     engine = toy_engine()
     engine.submit(request("a", range(70), 50))
     step(engine)
@@ -196,6 +201,7 @@ def test_cancelling_what_is_not_there_says_so() -> None:
 
 
 def test_cancelling_one_leaves_the_others_answer_alone() -> None:
+    """OVMS #4428: one disconnect ended the whole batch."""
     engine = toy_engine()
     kept = request("kept", range(40), 20)
     engine.submit(kept)
@@ -296,6 +302,7 @@ def test_what_can_never_run_is_refused_at_the_door(
 
 
 def test_a_request_larger_than_the_memory_is_refused_with_both_numbers() -> None:
+    """vllm-ascend #16315: what can never fit was preempted for ever."""
     engine = toy_engine(blocks=4)
     engine.submit(request("fits", range(100), 29))  # 128 tokens of KV: the last one needs none
     with pytest.raises(ContextTooLong, match=r"KV for 129 tokens; this worker has memory for 128"):

@@ -62,6 +62,7 @@ def test_a_stream_is_passed_on_and_recorded(stage: Stage, client: OpenAI) -> Non
 
 
 def test_the_usage_frame_comes_last_for_who_asks(client: OpenAI) -> None:
+    """vLLM #8625: usage was wrong or came in the wrong place."""
     chunks = list(
         client.chat.completions.create(
             model="chat", messages=say("!count 3"), stream=True, stream_options={"include_usage": True}
@@ -200,6 +201,7 @@ async def test_a_client_that_leaves_before_the_first_byte_is_noticed(stage: Stag
 
 
 def test_a_stream_that_breaks_ends_with_an_error_frame_and_no_done(stage: Stage) -> None:
+    """vLLM #52852: a broken stream just stopped, without a last frame."""
     before = stage.log.last_sequence()
     for script, code in (("!error 2", "engine_failed"), ("!cut 2", "worker_lost")):
         body = {"model": "chat", "messages": say(script), "stream": True}

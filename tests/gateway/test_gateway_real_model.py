@@ -49,6 +49,8 @@ def test_the_stream_and_the_whole_answer_are_the_same_text(house: House) -> None
 
 
 def test_the_same_seed_gives_the_same_answer_and_another_seed_another(house: House) -> None:
+    """llama.cpp #7381, vLLM #21310: the seed was ignored."""
+
     def ask(seed: int) -> str | None:
         answer = house.client.chat.completions.create(
             model="chat", messages=say("Tell me a story."), temperature=1, max_tokens=16, seed=seed
@@ -164,6 +166,7 @@ def test_every_answer_has_the_shape_that_openai_describes(house: House, shared_d
 
 
 def test_chinese_and_emoji_are_never_broken_in_a_stream(house: House) -> None:
+    """vLLM #17448."""
     # The model repeats what it is shown often; each of these characters is several tokens.
     pattern = "漢字🎏好" * 12
     stream = house.client.completions.create(
@@ -208,6 +211,7 @@ async def test_32_streams_at_once_equal_one_at_a_time(house: House) -> None:
 
 
 async def test_a_client_that_leaves_frees_its_blocks_and_is_recorded_with_its_tokens(house: House) -> None:
+    """openai-openapi #539: usage was lost on abort."""
     before = house.log.last_sequence()
     async with AsyncOpenAI(base_url=house.url + "/v1", api_key="any") as client:
         stream = await client.chat.completions.create(

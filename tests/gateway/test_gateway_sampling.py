@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
@@ -193,7 +194,7 @@ def test_an_echoed_prompt_has_the_scores_that_the_answer_had(house: House) -> No
 def test_a_json_schema_holds_whatever_the_model_wants(house: House, temperature: float) -> None:
     for seed in range(2):
         answer = chat(
-            house, temperature=temperature, seed=seed, max_tokens=200,
+            house, temperature=temperature, seed=seed, max_tokens=120,
             response_format={
                 "type": "json_schema", "json_schema": {"name": "person", "schema": PERSON, "strict": True},
             },
@@ -219,9 +220,6 @@ def test_the_other_forms_hold_too(house: House) -> None:
     compact = text(json=PERSON, disable_any_whitespace=True)
     validate(json.loads(compact), PERSON)
     assert compact == json.dumps(json.loads(compact), separators=(",", ":"), ensure_ascii=False)
-    some = chat(house, max_tokens=300, response_format={"type": "json_object"}, stop=None)
-    if some.choices[0].finish_reason == "stop":
-        assert isinstance(json.loads(some.choices[0].message.content or ""), dict)
 
 
 def test_max_tokens_may_cut_a_form_short_and_says_so(house: House) -> None:
@@ -260,8 +258,6 @@ async def test_a_hostile_schema_is_refused_in_time_and_others_are_served_meanwhi
     hostile = {"structured_outputs": {"json": {"type": "integer", "multipleOf": 999_983}}}
     body = {"model": "chat", "messages": [*say("Hi.")], "max_tokens": 4, "seed": 1}
     async with httpx2.AsyncClient(base_url=house.url, timeout=60) as http:
-        import asyncio
-
         evil = asyncio.create_task(http.post("/v1/chat/completions", json=body | hostile))
         good = {"structured_outputs": {"choice": ["aye"]}}
         for form in ({}, good):

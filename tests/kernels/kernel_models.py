@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,11 +12,17 @@ from numpy.typing import NDArray
 
 from tiltyard.identity.rope import RopeScaling
 from tiltyard.kernels import BLOCK_TOKENS, NativeModel
-from tiltyard.kernels.reference import Matrix, Shape, decode
+from tiltyard.kernels.reference import Matrix, Shape
+from tiltyard.kernels.reference_experts import Experts
+from tiltyard.kernels.reference_formats import decode
 from tiltyard.kernels.rope import rope_table
 
 F32, F16, Q4_0, Q4_1, Q8_0 = 0, 1, 2, 3, 8
-BLOCK_BYTES = {F32: 4, F16: 2, Q4_0: 18, Q4_1: 20, Q8_0: 34}
+Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, BF16 = 6, 7, 12, 13, 14, 30
+BLOCK_BYTES = {
+    F32: 4, F16: 2, BF16: 2, Q4_0: 18, Q4_1: 20, Q5_0: 22, Q5_1: 24, Q8_0: 34, Q4_K: 144, Q5_K: 176, Q6_K: 210
+}  # fmt: skip
+SUPER_BLOCKS = (Q4_K, Q5_K, Q6_K)  # of 256 values
 
 
 def random_bytes(ggml_type: int, rows: int, columns: int, rng: np.random.Generator) -> NDArray[np.uint8]:
@@ -25,12 +31,22 @@ def random_bytes(ggml_type: int, rows: int, columns: int, rng: np.random.Generat
     if ggml_type in (F32, F16):
         dtype = np.float32 if ggml_type == F32 else np.float16
         return (rng.standard_normal((rows, columns)) * size).astype(dtype).view(np.uint8).reshape(-1)
-    blocks = rng.integers(0, 256, (rows, columns // 32, BLOCK_BYTES[ggml_type]), dtype=np.uint8)
-    step = {Q4_0: 4.0, Q4_1: 4.0, Q8_0: 64.0}[ggml_type]
+    if ggml_type == BF16:
+        values = (rng.standard_normal((rows, columns)) * size).astype(np.float32)
+        return (
+            np.ascontiguousarray((values.view(np.uint32) >> 16).astype(np.uint16)).view(np.uint8).reshape(-1)
+        )
+    width = 256 if ggml_type in SUPER_BLOCKS else 32
+    blocks = rng.integers(0, 256, (rows, columns // width, BLOCK_BYTES[ggml_type]), dtype=np.uint8)
+    step = {Q4_0: 4.0, Q4_1: 4.0, Q5_0: 8.0, Q5_1: 8.0, Q8_0: 64.0, Q4_K: 128.0, Q5_K: 256.0, Q6_K: 1024.0}[
+        ggml_type
+    ]
     scale = (rng.uniform(0.5, 1.5, blocks.shape[:2]) * size / step).astype(np.float16)
-    blocks[..., :2] = scale[..., None].view(np.uint8)
-    if ggml_type == Q4_1:
-        minimum = (scale * rng.uniform(-9, -6, scale.shape)).astype(np.float16)
+    at = 208 if ggml_type == Q6_K else 0
+    blocks[..., at : at + 2] = scale[..., None].view(np.uint8)
+    if ggml_type in (Q4_1, Q5_1, Q4_K, Q5_K):  # of super-blocks the minimum is taken off
+        low, high = {Q4_1: (-9, -6), Q5_1: (-18, -12), Q4_K: (6, 9), Q5_K: (12, 18)}[ggml_type]
+        minimum = (scale * rng.uniform(low, high, scale.shape)).astype(np.float16)
         blocks[..., 2:4] = minimum[..., None].view(np.uint8)
     return blocks.reshape(-1)
 
@@ -44,6 +60,7 @@ class SmallModel:
     tied: bool = True
     seed: int = 0
     max_positions: int = 1024
+    experts: Experts | None = None  # each with an inner width of ff_dim
     raw: dict[str, tuple[int, NDArray[np.uint8]]] = field(default_factory=dict)
     matrices: dict[str, Matrix] = field(default_factory=dict)
     norms: dict[str, NDArray[np.float32]] = field(default_factory=dict)
@@ -57,15 +74,19 @@ class SmallModel:
         self.norms["output_norm.weight"] = rng.uniform(0.5, 1.5, s.dim).astype(np.float32)
         for i in range(s.n_layers):
             at = f"blk.{i}."
+            stack = "_exps" if self.experts else ""
+            count = self.experts.count if self.experts else 1
             sizes |= {
                 at + "attn_q.weight": (heads, s.dim),
                 at + "attn_k.weight": (kv, s.dim),
                 at + "attn_v.weight": (kv, s.dim),
                 at + "attn_output.weight": (s.dim, heads),
-                at + "ffn_gate.weight": (s.ff_dim, s.dim),
-                at + "ffn_up.weight": (s.ff_dim, s.dim),
-                at + "ffn_down.weight": (s.dim, s.ff_dim),
+                at + f"ffn_gate{stack}.weight": (count * s.ff_dim, s.dim),
+                at + f"ffn_up{stack}.weight": (count * s.ff_dim, s.dim),
+                at + f"ffn_down{stack}.weight": (count * s.dim, s.ff_dim),
             }
+            if self.experts:
+                sizes[at + "ffn_gate_inp.weight"] = (count, s.dim)
             for name in ("attn_norm.weight", "ffn_norm.weight"):
                 self.norms[at + name] = rng.uniform(0.5, 1.5, s.dim).astype(np.float32)
             if s.post_norms:
@@ -80,7 +101,7 @@ class SmallModel:
         if s.rope_factors:
             self.norms["rope_freqs.weight"] = rng.uniform(1, 8, s.rope_dim // 2).astype(np.float32)
         for name, (rows, columns) in sizes.items():
-            kind = int(rng.choice(self.types))
+            kind = F32 if "gate_inp" in name else int(rng.choice(self.types))
             data = random_bytes(kind, rows, columns, rng)
             self.raw[name] = (kind, data)
             self.matrices[name] = decode(kind, data, rows, columns)
@@ -93,8 +114,11 @@ class SmallModel:
         kv: str = "f16",
         blocks: int = 64,
         requantize: int | None = None,
+        packed: Mapping[str, tuple[int, NDArray[np.uint8], int]] | None = None,
+        offload: tuple[Path, int] | None = None,
     ) -> NativeModel:
         s = self.shape
+        more = expert_arguments(self.experts, s.ff_dim)
         model = NativeModel(
             n_layers=s.n_layers,
             n_heads=s.n_heads,
@@ -121,14 +145,31 @@ class SmallModel:
             rope_factors=s.rope_factors,
             threads=threads,
             isa=isa,
+            **more,
         )
+        if offload:
+            model.offload_experts(str(offload[0]), offload[1])
         for name, (kind, data) in self.raw.items():
-            model.set_tensor(name, kind, data, requantize)
+            if packed is None:
+                model.set_tensor(name, kind, data, requantize)
+            else:
+                model.set_packed(name, *packed[name])
         for name, gain in self.norms.items():
             model.set_tensor(name, F32, gain.view(np.uint8))
         model.finish()
         model.allocate_kv(blocks, kv)
         return model
+
+
+def expert_arguments(experts: Experts | None, width: int) -> dict[str, int]:
+    if experts is None:
+        return {}
+    return {
+        "n_experts": experts.count,
+        "n_experts_used": experts.used,
+        "expert_ff_dim": width,
+        "normalize_experts": experts.normalize,
+    }
 
 
 def run(
@@ -233,9 +274,17 @@ class GgufWeights:
     tensors: dict[str, tuple[int, NDArray[np.uint8]]]
 
     def native(
-        self, *, isa: str, threads: int = 2, kv: str = "f16", blocks: int = 64, requantize: int | None = None
+        self,
+        *,
+        isa: str,
+        threads: int = 2,
+        kv: str = "f16",
+        blocks: int = 64,
+        requantize: int | None = None,
+        offload: tuple[Path, int] | None = None,
     ) -> NativeModel:
         h = self.header
+        experts = Experts(int(h.get("expert_count", 0)), int(h.get("expert_used_count", 0)))
         heads, dim = int(h["attention.head_count"]), int(h["embedding_length"])
         model = NativeModel(
             n_layers=int(h["block_count"]),
@@ -252,7 +301,10 @@ class GgufWeights:
             tied_embeddings="output.weight" not in self.tensors,
             threads=threads,
             isa=isa,
+            **expert_arguments(experts if experts.count else None, int(h["feed_forward_length"])),
         )
+        if offload:
+            model.offload_experts(str(offload[0]), offload[1])
         for name, (kind, raw) in self.tensors.items():
             model.set_tensor(name, kind, raw, None if "norm" in name else requantize)
         model.finish()

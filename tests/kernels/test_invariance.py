@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kernel_models import F16, F32, Q4_0, Q4_1, Q8_0, SMALL, GgufWeights, SmallModel, run
+from kernel_models import F16, F32, FAMILIES, Q4_0, Q4_1, Q8_0, SMALL, GgufWeights, SmallModel, run
 from numpy.typing import NDArray
 
 from tiltyard.kernels import BLOCK_TOKENS, NativeModel, available_isas
+from tiltyard.kernels.reference import hidden_exact
 
 SHAPE = replace(SMALL, dim=64, ff_dim=64, head_dim=16, rope_dim=16)
 MIXED = SmallModel(SHAPE, types=(F32, F16, Q4_0, Q4_1, Q8_0), seed=21)
@@ -76,6 +77,54 @@ def test_any_schedule_gives_the_bits_of_one_token_at_a_time(kv: str) -> None:
         model = MIXED.native(isa=best, threads=threads, kv=kv, blocks=BLOCKS)
         for _ in range(3):
             assert together(model, SHAPE.vocab_size, sequences, expected, rng) == sum(LENGTHS)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_is_invariant(name: str) -> None:
+    """Batch, chunks, places of blocks, threads and instruction sets; windows shorter than the prompts."""
+    shape = FAMILIES[name]
+    small = SmallModel(shape, types=(F32, F16) if shape.dim % 32 else (F32, F16, Q4_1, Q8_0), seed=60)
+    rng = np.random.default_rng(11)
+    sequences = [rng.integers(0, shape.vocab_size, n).tolist() for n in (3, 37, 70, 290)]
+    single = small.native(isa="scalar", blocks=BLOCKS)
+    expected = [run(single, shape.vocab_size, tokens) for tokens in sequences]
+    assert alone(single, shape.vocab_size, sequences[2]).tobytes() == expected[2].tobytes()
+    for isa in available_isas():
+        model = small.native(isa=isa, threads=2, blocks=BLOCKS)
+        together(model, shape.vocab_size, sequences, expected, rng)
+
+
+def test_a_window_cannot_see_what_lies_before_it() -> None:
+    """With one layer a row depends on its window alone: blocks before it may hold anything, even NaN."""
+    shape = FAMILIES["mistral"]
+    model = SmallModel(shape, types=(F32, Q8_0), seed=61).native(blocks=4)
+    tokens = np.random.default_rng(12).integers(0, shape.vocab_size, 100).tolist()
+    expected = run(model, shape.vocab_size, tokens)
+    for block in range(2):  # positions 0 to 63; row 90 sees 71 to 90
+        model.write_block(block, b"\xff" * model.kv_bytes_per_block)
+    again = run(model, shape.vocab_size, tokens[90:], start=90)
+    assert again.tobytes() == expected[90:].tobytes()
+
+
+@pytest.mark.parametrize("name", ["mistral", "gemma3"])
+def test_hidden_states_are_those_that_the_head_multiplies(name: str) -> None:
+    small = SmallModel(FAMILIES[name], types=(F32, Q8_0), seed=62)
+    shape = small.shape
+    tokens = np.random.default_rng(13).integers(0, shape.vocab_size, 40).tolist()
+    expected = hidden_exact(shape, small.matrices, small.norms, tokens, "f16")
+    for isa in available_isas():
+        model = small.native(isa=isa, threads=2)
+        for rows in ([39], [0, 7, 39, 7]):
+            hidden = np.empty((len(rows), shape.dim), np.float32)
+            model.embed(
+                np.array(tokens, np.int32),
+                np.arange(40, dtype=np.int32),
+                np.zeros(40, np.int32),
+                np.array([[0, 1]], np.int32),
+                np.array(rows, np.int32),
+                hidden,
+            )
+            assert hidden.tobytes() == expected[rows].tobytes()
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])

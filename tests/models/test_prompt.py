@@ -117,6 +117,7 @@ def test_templates_that_look_into_messages_see_them_as_they_are(smollm2: Tokeniz
 
 
 def test_a_template_may_write_bos_itself(smollm2: Tokenizer) -> None:
+    """vLLM #2012, PR #16976: a chat template's own BOS and one more in front of it."""
     ids = encode_messages(
         ChatTemplate("{{ bos_token }}{{ messages[0].content }}{{ eos_token }}"), smollm2, user("a")
     )
@@ -144,6 +145,7 @@ def test_the_system_prompt_goes_in_front_unless_the_conversation_brings_one(
 
 
 def test_a_raw_prompt_gets_bos_once(shared_data: Path) -> None:
+    """llama-cpp-python #1501: two BOS in a row."""
     with GgufFile.open(shared_data / "serving/gguf/stories260K/stories260K.gguf") as gguf:
         stories = Tokenizer.from_gguf(gguf)
     assert prompt_ids(stories, "Once", special=True) == [1, 403]

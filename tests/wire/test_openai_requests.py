@@ -105,6 +105,7 @@ def test_a_wrong_value_is_refused_with_its_field_and_its_limit(
     ],
 )
 def test_what_is_not_honoured_is_refused_by_name(fields: dict[str, object], param: str, code: str) -> None:
+    """vLLM #53975: a parameter was ignored without a word."""
     with pytest.raises(UnknownField) as caught:
         chat(**fields)
     assert (caught.value.param, caught.value.code) == (param, code)

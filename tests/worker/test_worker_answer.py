@@ -78,6 +78,7 @@ def test_an_answer_that_ends_by_a_stop_token_keeps_the_id_but_shows_no_text_for_
 
 
 def test_tokens_after_the_one_that_completed_a_stop_string_are_dropped() -> None:
+    """vLLM #13087: what came behind the stop string was shown. So also when one step brings several tokens."""
     answer = Answer(plan(stop=(" END",)), Spelling(), submitted_s=0.0)
     updates = [answer.accept(token(t), 1.0) for t in (1, 2, 3, 4, 5)]
     last = updates[-1]
@@ -107,6 +108,7 @@ def test_held_text_is_shown_when_the_answer_ends_by_length() -> None:
 
 
 def test_a_log_probability_is_shown_together_with_the_text_of_its_token() -> None:
+    """vLLM #13087, PR #31135: text, ids and scores came apart while text was held back."""
     answer = Answer(plan(stop=(" END",), top_logprobs=1), Spelling(), submitted_s=0.0)
     updates = [answer.accept(token(t, logprob=-float(t)), 1.0) for t in (1, 3, 4)]
     assert updates[0] is not None
@@ -145,3 +147,60 @@ def test_a_choice_counts_as_admitted_once() -> None:
     assert answer.admit("gen_1/0", 1.0)
     assert not answer.admit("gen_1/0", 2.0)  # readmitted after a preemption
     assert answer.admitted_s == 1.0
+
+
+def test_the_tokens_of_a_stop_string_have_no_scores_since_they_have_no_text() -> None:
+    """vLLM PR #31135."""
+    answer = Answer(plan(stop=(" END",), top_logprobs=0), Spelling(), submitted_s=0.0)
+    updates = [answer.accept(token(t, logprob=-float(t)), 1.0) for t in (1, 2, 3, 4, 5)]
+    assert [s.spelling for u in updates if u for s in u.scored] == [b"Hel", b"lo"]
+    assert answer.outcome().choices[0].token_ids == (1, 2, 3, 4, 5)  # a replay needs them all
+
+
+def test_a_stop_string_that_is_shown_keeps_its_scores() -> None:
+    answer = Answer(
+        plan(stop=(" EN",), include_stop_str_in_output=True, top_logprobs=0), Spelling(), submitted_s=0.0
+    )
+    updates = [answer.accept(token(t, logprob=-float(t)), 1.0) for t in (1, 3, 4)]
+    assert [s.spelling for u in updates if u for s in u.scored] == [b"Hel", b" E", b"N"]
+    assert answer.outcome().choices[0].text == "Hel EN"
+
+
+def test_a_stop_string_before_min_tokens_is_text() -> None:
+    answer = Answer(plan(stop=("lo",), min_tokens=2), Spelling(), submitted_s=0.0)
+    for t in (1, 2, 1):
+        answer.accept(token(t), 1.0)
+    last = answer.accept(token(2), 1.0)
+    assert last is not None
+    assert (last.finish_reason, answer.outcome().choices[0].text) == ("stop", "HelloHel")
+
+
+def test_a_stop_string_that_begins_before_min_tokens_and_ends_behind_stops() -> None:
+    answer = Answer(plan(stop=(" END",), min_tokens=2), Spelling(), submitted_s=0.0)
+    updates = [answer.accept(token(t), 1.0) for t in (3, 4, 5)]
+    assert [u.text if u else None for u in updates] == [None, None, ""]
+    assert answer.outcome().choices[0].stop_match == " END"
+
+
+def test_a_stop_token_is_shown_on_demand_and_a_control_token_by_its_name() -> None:
+    class Named(Spelling):
+        control_tokens = {"<end>": STOP_ID}  # noqa: RUF012
+
+    for fields, text in [
+        ({}, "Hel"),
+        ({"include_stop_str_in_output": True}, "Hel"),  # it has no text
+        ({"skip_special_tokens": False}, "Hel"),
+        ({"include_stop_str_in_output": True, "skip_special_tokens": False}, "Hel<end>"),
+    ]:
+        answer = Answer(plan(**fields), Named(), submitted_s=0.0)  # type: ignore[arg-type]
+        answer.accept(token(1), 1.0)
+        answer.accept(token(STOP_ID, "stop"), 1.0)
+        assert answer.outcome().choices[0].text == text
+
+
+def test_a_grammar_that_ends_the_answer_shows_the_last_token() -> None:
+    """It ends without an end token: `stop` belongs to an ordinary one."""
+    answer = Answer(plan(), Spelling(), submitted_s=0.0)
+    last = answer.accept(token(1, "stop"), 1.0)
+    assert last is not None
+    assert (last.text, last.finish_reason) == ("Hel", "stop")

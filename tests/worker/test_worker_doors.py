@@ -183,6 +183,7 @@ async def test_an_answer_that_is_not_streamed_comes_whole() -> None:
 
 
 async def test_characters_are_never_broken_in_a_stream() -> None:
+    """vLLM #17448, vllm-mlx PR #109, mlx-vlm #1771, exo PR #1691: half a character in a stream."""
     async with toy_worker("月亮🌙é.") as worker:
         stream = await ask(worker, chat())
     deltas = [f["choices"][0]["delta"].get("content", "") for f in stream.frames[:-1]]
@@ -233,6 +234,7 @@ async def test_a_generation_id_in_use_is_refused_and_disturbs_nobody() -> None:
 
 
 async def test_a_worker_whose_step_hangs_is_not_ready() -> None:
+    """vLLM #39863, PR #36451: health said 200 while no step came to its end."""
     async with toy_worker() as worker:
         assert (await get(worker, "/ready")).status_code == 200
         service = worker.service
@@ -263,11 +265,12 @@ async def test_choices_are_told_apart_and_share_the_prompt() -> None:
         hits = worker.service.host.engine.counters.prefix_hit_tokens
     assert [texts(stream.frames, index) for index in range(3)] == ["Hi!"] * 3
     assert [c["index"] for c in stream.frames[-1]["tiltyard"]["choices"]] == [0, 1, 2]
-    assert hits == 2 * 96
+    assert hits == 2 * 100
     assert stream.frames[-1]["usage"]["completion_tokens"] == 12
 
 
 async def test_a_tenant_does_not_see_anothers_prefix() -> None:
+    """vLLM PR #39082: cached tokens and times tell one tenant what another asked."""
     prompt = "x" * 100 + ">"
     async with toy_worker("Hi!") as worker:
         cached = [
@@ -278,6 +281,7 @@ async def test_a_tenant_does_not_see_anothers_prefix() -> None:
 
 
 async def test_a_client_that_leaves_frees_its_blocks_within_one_step() -> None:
+    """SGLang #36333, llama.cpp #24496, mini-sglang #15: an answer went on without its reader."""
     async with toy_worker("x" * 300, gated=True) as worker:
         worker.model.permits.release(2)  # 71 tokens are two chunks
         reader, writer = await asyncio.open_connection("127.0.0.1", worker.port)
@@ -307,6 +311,7 @@ async def test_a_client_that_leaves_frees_its_blocks_within_one_step() -> None:
 
 
 async def test_a_client_that_leaves_the_queue_disturbs_nobody() -> None:
+    """ik_llama #1929: a queued client's cancel ended another's answer."""
     async with toy_worker("abc", gated=True, max_sequences=1) as worker:
         running = asyncio.create_task(ask(worker, completion()))
         worker.model.permits.release()
@@ -321,6 +326,7 @@ async def test_a_client_that_leaves_the_queue_disturbs_nobody() -> None:
 
 
 async def test_a_full_queue_answers_429_and_says_when_to_come_back() -> None:
+    """vLLM #18826, #16391, PR #49445: the queue had no bound."""
     async with toy_worker("abc", gated=True, max_sequences=1, max_queue=1) as worker:
         first = asyncio.create_task(ask(worker, completion()))
         worker.model.permits.release()
@@ -337,7 +343,35 @@ async def test_a_full_queue_answers_429_and_says_when_to_come_back() -> None:
         assert [texts((await task).frames) for task in (first, second)] == ["abc", "abc"]
 
 
+async def test_a_full_queue_turns_a_request_away_before_its_prompt_is_tokenized(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """vLLM #58192: the work was done before the 503."""
+    async with toy_worker("abc", max_queue=0) as worker:
+        encoded: list[str] = []
+        monkeypatch.setattr(worker.service.host.tokenizer, "encode", lambda text, **_: encoded.append(text))
+        async with httpx2.AsyncClient(base_url=worker.url) as http:
+            for path, body in (("/v1/completions", completion()), ("/v1/chat/completions", chat())):
+                assert (await http.post(path, json=body)).status_code == 429
+        assert encoded == []
+
+
+async def test_no_door_shows_what_others_ask_or_are_answered() -> None:
+    """llama.cpp PR #16534: the page about slots showed prompts."""
+    async with toy_worker("treasure" * 9, gated=True) as worker:
+        asking = asyncio.create_task(ask(worker, completion("whisper>")))
+        worker.model.permits.release(3)
+        await until(lambda: worker.service.state.running)
+        paths = ("/worker", "/v1/models", "/metrics", "/health", "/ready")
+        shown = [(await get(worker, path)).text for path in paths]
+        worker.model.open()
+        assert texts((await asking).frames).startswith("treasure")
+    assert all(len(page) > 2 for page in shown)
+    assert not any("whisper" in page or "treasure" in page for page in shown)
+
+
 async def test_retry_after_follows_the_backlog_and_the_speed() -> None:
+    """vLLM #2901, #13395: who is refused must learn when to come back."""
     async with toy_worker("x" * 400, gated=True, max_queue=4) as worker:
         service = worker.service
         queues: dict[RequestClass, Queue] = {"interactive": Queue(3, 5_000)}
@@ -345,8 +379,8 @@ async def test_retry_after_follows_the_backlog_and_the_speed() -> None:
         assert service._retry_after_s("interactive") == 50.0
         assert service._retry_after_s("batch") == 1.0  # nothing of that class is there
         queues["batch"] = Queue(3, 500)
-        assert service._retry_after_s("interactive") == pytest.approx(5_000 / (100 * 8 / 9))
-        assert service._retry_after_s("batch") == pytest.approx(500 / (100 / 9))
+        assert service._retry_after_s("interactive") == pytest.approx(5_000 / (100 * 32 / 33))
+        assert service._retry_after_s("batch") == pytest.approx(500 / (100 / 33))
         queues["interactive"] = Queue(0, 10)
         assert service._retry_after_s("interactive") == 1.0
 
@@ -381,6 +415,7 @@ async def test_an_idle_worker_drains_at_once() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 async def test_an_engine_that_fails_ends_a_stream_with_an_error_and_no_done() -> None:
+    """vLLM #57082: an aborted stream ended like a complete one, [DONE] included."""
     async with toy_worker("abc", gated=True, max_sequences=1) as worker:
         begun = asyncio.create_task(ask(worker, completion()))
         worker.model.permits.release()

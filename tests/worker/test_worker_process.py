@@ -177,6 +177,7 @@ async def ask_one(http: httpx2.AsyncClient, question: str, seed: int, tenant: st
 
 
 async def test_thirty_two_at_once_get_the_answers_they_get_one_at_a_time(worker: Worker) -> None:
+    """llama.cpp #7052, over HTTP and with the real model."""
     asks = [(question, seed) for seed in range(8) for question in QUESTIONS]
     async with httpx2.AsyncClient(base_url=worker.url, timeout=120) as http:
         together = await asyncio.gather(*(ask_one(http, q, seed, "together") for q, seed in asks))
@@ -186,6 +187,7 @@ async def test_thirty_two_at_once_get_the_answers_they_get_one_at_a_time(worker:
 
 
 async def test_a_local_model_repeats_a_served_answer_exactly(worker: Worker, model_path: Path) -> None:
+    """vLLM PR #55288, lm-eval #2851, #3150: the same model answered differently offline and online."""
     async with httpx2.AsyncClient(base_url=worker.url, timeout=120) as http:
         served = await ask_one(http, QUESTIONS[1], 5, "t")
     local = LocalModel.load(model_path, IDENTITIES, settings=HostSettings(threads=1, isa="auto"))

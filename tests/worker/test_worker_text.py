@@ -37,6 +37,7 @@ def character_by_character(text: str, stop: Sequence[str]) -> tuple[str, str | N
 
 
 def test_a_character_split_across_tokens_appears_whole() -> None:
+    """vLLM #17448, vllm-mlx PR #109, mlx-vlm #1771, exo PR #1691: halves of characters were shown, or text was lost."""
     moon = "🌙".encode()
     assert say([b"a", moon[:1], moon[1:3], moon[3:], b"b"])[0] == ["a", "", "", "🌙", "b", ""]
 
@@ -50,6 +51,7 @@ def test_an_invalid_byte_does_not_swallow_what_follows() -> None:
 
 
 def test_a_stop_string_across_three_tokens_is_never_shown() -> None:
+    """vLLM #2577, #11089: parts of a stop string longer than a token were streamed."""
     shown, match, taken = say([b"one <", b"|e", b"nd|", b"> two"], ["<|end|>"])
     assert shown == ["one ", "", "", ""]
     assert (match, taken) == ("<|end|>", 4)

@@ -26,6 +26,14 @@ inline float half_to_float(uint16_t half) {
     return value;
 }
 
+// bfloat16 is the upper half of a binary32.
+inline float bfloat_to_float(uint16_t upper) {
+    const uint32_t bits = (uint32_t)upper << 16;
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+
 // Round to nearest, ties to even; too large becomes infinity.
 inline uint16_t float_to_half(float value) {
     uint32_t bits;

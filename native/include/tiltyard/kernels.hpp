@@ -17,20 +17,30 @@ constexpr int kSplitTokens = kBlockTokens * kSplitBlocks;
 
 constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// How a weight matrix lies in memory; the first two take int8 activations, the others float ones.
-enum class WeightForm : int { q4 = 0, q8 = 1, f16 = 2, f32 = 3 };
-constexpr int kWeightForms = 4;
-constexpr bool takes_int8(WeightForm form) { return form == WeightForm::q4 || form == WeightForm::q8; }
+// How a weight matrix lies in memory; f16, f32 and bf16 take float activations, the others int8 ones.
+enum class WeightForm : int { q4 = 0, q8 = 1, f16 = 2, f32 = 3, bf16 = 4, q5 = 5, q4k = 6, q5k = 7, q6k = 8 };
+constexpr int kWeightForms = 9;
+constexpr bool takes_int8(WeightForm form) {
+    return form != WeightForm::f16 && form != WeightForm::f32 && form != WeightForm::bf16;
+}
 // Bytes of one tile block: 16 rows x 32 values along the reduction.
 //   q4:  4 x 16 rows x 4 bytes of nibbles (k = 4j .. 4j+3 low, 16 + 4j .. high), 16 f16 scales, 16 f16 minima
 //   q8:  8 x 16 rows x 4 bytes of int8, 16 f16 scales
-//   f16, f32: [k][row]
+//   f16, f32, bf16: [k][row]
+//   q5:  nibbles as q4, 16 rows x 4 bytes of fifth bits (bit s: step s, see matmul_blocks.inl), 16 f16
+//   scales,
+//        16 f16 minima
+//   q4k: eight blocks of 256 bytes of nibbles, 16 scales and 16 minima of one byte; behind the eight 16 f16
+//        scales of scales, 16 f16 scales of minima, negated
+//   q5k: the same, with the fifth bits behind the nibbles
+//   q6k: eight blocks of nibbles, 2 x 64 bytes of high bits, 2 x 16 int8 scales; behind the eight 16 f16
+//   scales
 constexpr size_t tile_block_bytes(WeightForm form) {
-    constexpr size_t bytes[kWeightForms] = {320, 544, 1024, 2048};
+    constexpr size_t bytes[kWeightForms] = {320, 544, 1024, 2048, 1024, 384, 296, 360, 420};
     return bytes[static_cast<int>(form)];
 }
 
-// An unpacked q4 tile block: 16 x 32 bytes, 16 float scales, 16 float minima.
+// An unpacked tile block: 16 x 32 bytes, 16 float scales, 16 float minima (q6k: 2 x 16 int8 scales).
 constexpr size_t kUnpackedBytes = 640;
 constexpr int kUnpackBlocks = 128;  // longest row (4096 values) whose unpacked tile still fits the L2 cache
 constexpr int kChunkRows = 32;      // token rows that pass a weight unit together: their outputs stay in L1
@@ -92,11 +102,12 @@ struct KernelTable {
     // out[t * 16 + r] = sum over k of W[r][k] * x[t][k], for `tokens` <= tile_tokens and `blocks` blocks of
     // 32 along k
     void (*tile[kWeightForms])(const uint8_t* weights, int blocks, Activations x, int tokens, float* out);
-    // The same for q4, in two steps, when many tokens pass a tile: nibbles become bytes and halves floats
-    // only once. unpack_q4 is null where that does not pay.
-    void (*unpack_q4)(const uint8_t* weights, int blocks, uint8_t* out);  // blocks * kUnpackedBytes
-    void (*tile_unpacked_q4)(const uint8_t* weights, const uint8_t* unpacked, int blocks, Activations x,
-                             int tokens, float* out);
+    // The same in two steps, when many tokens pass a tile: nibbles become bytes and halves floats only once.
+    // Null where that does not pay.
+    void (*unpack[kWeightForms])(const uint8_t* weights, int blocks,
+                                 uint8_t* out);  // blocks * kUnpackedBytes
+    void (*tile_unpacked[kWeightForms])(const uint8_t* weights, const uint8_t* unpacked, int blocks,
+                                        Activations x, int tokens, float* out);
 
     // RMS norm of n values in a row of `padded`
     void (*norm_int8)(const float* x, const float* gain, float eps, int n, int padded, QuantizedBlocks out);
@@ -108,7 +119,8 @@ struct KernelTable {
     void (*rotate)(float* x, const float* cosine, const float* sine, int pairs, float scale, int n);
     // the same with pairs (i, i + pairs)
     void (*rotate_halves)(float* x, const float* cosine, const float* sine, int pairs, float scale, int n);
-    void (*add)(float* x, const float* y, int n);  // x += y, n a multiple of 8
+    void (*add)(float* x, const float* y, int n);                      // x += y, n a multiple of 8
+    void (*add_scaled)(float* x, const float* y, float scale, int n);  // x = fma(scale, y, x), the same n
 
     // `heads` query heads of one kv head over one split: q [heads][head_dim], maximum and total [heads],
     // out [heads][head_dim] not yet divided by total

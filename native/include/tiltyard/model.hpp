@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "tiltyard/adapters.hpp"
+#include "tiltyard/experts.hpp"
 #include "tiltyard/kernels.hpp"
 #include "tiltyard/kv_cache.hpp"
 #include "tiltyard/packed_matrix.hpp"
@@ -41,6 +43,9 @@ struct ModelShape {
     std::vector<RopeFrequencies> rope_tables;  // empty: one of rope_base
     std::vector<int> layer_rope;               // [layers] which of them; absent: the first
     bool rope_factors = false;  // the tensor rope_freqs.weight divides those of the first table
+    // Mixture of experts in every layer, 0: none. Weights of the chosen add up to one if `normalize_experts`.
+    int experts = 0, experts_used = 0, expert_ff = 0;
+    bool normalize_experts = true;
 };
 
 // One engine step: `rows` tokens of several sequences, in any order and mix. Arrays are the caller's.
@@ -51,18 +56,33 @@ struct Batch {
     const int32_t* output_rows;                    // [outputs] rows whose logits are wanted
     float* logits;                                 // [outputs][vocab], or nullptr
     float* hidden = nullptr;                       // [outputs][dim] instead: the final norm's output
+    const int32_t* adapters = nullptr;  // [sequences] as add_adapter numbers them, 0: none; or nullptr
 };
 
-enum Operator { kEmbed, kNorm, kQkv, kAttention, kAttentionOutput, kGateUp, kDown, kHead, kOperators };
+enum Operator {
+    kEmbed,
+    kNorm,
+    kQkv,
+    kAttention,
+    kAttentionOutput,
+    kGateUp,
+    kDown,
+    kHead,
+    kRouter,
+    kAdapters,
+    kOperators
+};
 constexpr std::array<const char*, kOperators> kOperatorNames = {
-    "embed", "norm", "qkv", "attention", "attention_output", "gate_up", "down", "head"};
+    "embed", "norm", "qkv", "attention", "attention_output", "gate_up", "down", "head", "router", "adapters"};
 
 struct Layer {
     std::vector<float> attention_norm, ff_norm;            // padded with zeros, as all of these
     std::vector<float> query_norm, key_norm;               // with qk_norm
     std::vector<float> attention_post_norm, ff_post_norm;  // with post_norms
     std::vector<float> query_bias, key_bias, value_bias;   // with qkv_bias
-    PackedMatrix query, key, value, attention_output, gate, up, down;
+    PackedMatrix query, key, value, attention_output;
+    PackedMatrix gate, up, down;  // of all experts, one after the other, where there are any
+    PackedMatrix router;
 };
 
 // Buffers of one forward pass, kept between passes.
@@ -77,9 +97,17 @@ struct Workspace {
         std::vector<int32_t> bias;
     };
     Quantized normed, attended, hidden;
+    // mixture of experts: [rows][padded experts]; rows in the order of their experts, [rows * used]
+    std::vector<float> router, expert_outputs;
+    Quantized gathered;
+    ExpertGroups groups;
+    std::atomic<int> chosen{0};                                      // rows that know their experts
     std::vector<float> partial_maximum, partial_total, partial_out;  // attention splits of long rows
     std::unique_ptr<std::atomic<int>[]> splits_done;                 // [kv_heads][rows]
+    std::vector<AdapterRun> runs;                                    // of the rows that have an adapter
+    std::vector<float> low[3];  // [rows][low width] what adapters make of x, for up to three matrices
     struct ThreadScratch {
+        std::vector<float> adapted;             // of one tile
         std::vector<float> attention, outputs;  // of one attention unit; of one weight unit
         std::vector<uint8_t> unpacked;          // one q4 tile
         Quantized normed;                       // a few rows that this thread norms for itself
@@ -119,8 +147,18 @@ class Model {
     // A matrix that has been set; throws std::invalid_argument for any other name.
     const PackedMatrix& packed_matrix(const std::string& name);
     uint64_t checksum(const uint8_t* data, size_t bytes);  // as set_packed wants it
+    // Keep experts in an unnamed file in `directory`, and as many of them in memory as `memory_bytes` hold.
+    // Before the first tensor. Throws std::runtime_error if there can be no file.
+    void offload_experts(const std::string& directory, size_t memory_bytes);
     // Throws std::invalid_argument naming the tensors that are missing.
     void finish();
+    struct LowRankTensor {
+        std::string name;         // of the matrix
+        int rank, rows, columns;  // of the matrix, as the caller understands it
+        const float *down, *up;   // [rank][columns], [rows][rank]
+    };
+    // Returns the adapter's number for batches, from 1 on. Throws std::invalid_argument naming the tensor.
+    int add_adapter(float scale, const std::vector<LowRankTensor>& tensors);
     void allocate_kv(int blocks, KvPrecision precision);
     // Throws std::invalid_argument, without touching anything, when an index is out of range.
     void forward(const Batch& batch);
@@ -132,6 +170,8 @@ class Model {
     size_t kv_bytes_per_block() const { return kv_.block_bytes(); }
     size_t weight_bytes() const;
     MultiplyAdds multiply_adds() const;
+    std::vector<uint64_t> expert_uses();  // [layers][experts] rows that each has served
+    ExpertCounters expert_counters() const { return experts_.counters(); }  // also during a pass
     std::array<double, kOperators> operator_seconds();
     void reset_operator_seconds();
 
@@ -141,6 +181,8 @@ class Model {
         PackedMatrix* matrix;
         RowGroups rows;
         int columns;
+        std::optional<ExpertPart> part{};  // of the experts of `layer`
+        int layer = 0;
     };
     std::optional<Slot> matrix_slot(const std::string& name);
     struct VectorSlot {
@@ -171,6 +213,9 @@ class Model {
     PackedMatrix embedding_, output_;  // tied: output_ stays empty
     std::vector<float> output_norm_;
     std::vector<Layer> layers_;
+    ExpertStore experts_;
+    std::vector<std::unique_ptr<Adapter>> adapters_;
+    int low_width_ = 0;  // the largest rank, in whole blocks
     bool finished_ = false;
     KvCache kv_;
     Workspace work_;

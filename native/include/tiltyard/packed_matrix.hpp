@@ -57,6 +57,9 @@ class PackedMatrix {
         return (size_t)((tiles() + run - 1) / run) * period * tile_bytes();
     }
 
+    // Give the tiles back; sizes stay. For experts whose tiles have gone to disk.
+    void drop() { base_ = nullptr, memory_ = MappedMemory(), keeper_ = nullptr; }
+
     // One row of the file as floats, e.g. a token's embedding; writes `columns` values.
     void decode(int row, float* out) const;
 

@@ -135,3 +135,8 @@ static void rotate_halves(float* x, const float* cosine, const float* sine, int 
 static void add(float* x, const float* y, int n) {
     for (int i = 0; i < n; i += 8) f8_store(x + i, f8_add(f8_load(x + i), f8_load(y + i)));
 }
+
+static void add_scaled(float* x, const float* y, float scale, int n) {
+    const F8 s = f8_set1(scale);
+    for (int i = 0; i < n; i += 8) f8_store(x + i, f8_fma(s, f8_load(y + i), f8_load(x + i)));
+}

@@ -15,6 +15,8 @@ static void tile_any(const uint8_t* w, int blocks, Activations x, int tokens, fl
 //
 #include "matmul_float.inl"
 //
+#include "matmul_blocks.inl"
+//
 #include "elementwise.inl"
 //
 #include "attention.inl"
@@ -28,10 +30,15 @@ constexpr KernelTable make_table(const char* isa) {
         .isa = isa,
         .tile_tokens = kMostTokens,
         .tile = {tile_int8<TileQ4>, tile_int8<TileQ8>, tile_any<TileFloat<WeightForm::f16>>,
-                 tile_any<TileFloat<WeightForm::f32>>},
+                 tile_any<TileFloat<WeightForm::f32>>, tile_any<TileFloat<WeightForm::bf16>>,
+                 tile_blocks<BlocksQ5>, tile_blocks<BlocksK<4>>, tile_blocks<BlocksK<5>>,
+                 tile_blocks<BlocksQ6K>},
         // with all sums in registers a tile is read so seldom that unpacking it first gains nothing
-        .unpack_q4 = kMostTokens > kTokensInRegisters ? unpack_q4 : nullptr,
-        .tile_unpacked_q4 = tile_unpacked_q4,
+        .unpack = {kMostTokens > kTokensInRegisters ? unpack_q4 : nullptr, nullptr, nullptr, nullptr, nullptr,
+                   unpack_blocks<BlocksQ5>, unpack_blocks<BlocksK<4>>, unpack_blocks<BlocksK<5>>,
+                   unpack_blocks<BlocksQ6K>},
+        .tile_unpacked = {tile_unpacked_q4, nullptr, nullptr, nullptr, nullptr, tile_unpacked<BlocksQ5>,
+                          tile_unpacked<BlocksK<4>>, tile_unpacked<BlocksK<5>>, tile_unpacked<BlocksQ6K>},
         .norm_int8 = norm_int8,
         .norm_float = norm_float,
         .quantize = quantize,
@@ -40,6 +47,7 @@ constexpr KernelTable make_table(const char* isa) {
         .rotate = rotate,
         .rotate_halves = rotate_halves,
         .add = add,
+        .add_scaled = add_scaled,
         .attend = {attend<KvF16>, attend<KvInt8>},
         .merge = merge,
         .finish = finish,

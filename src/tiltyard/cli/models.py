@@ -20,7 +20,7 @@ from tiltyard.identity.declaration import ModelDeclaration
 from tiltyard.identity.difference import behaviour_differences, deployment_differences
 from tiltyard.identity.manifest import Behaviour, Deployment
 from tiltyard.identity.store import IdentityStore
-from tiltyard.models.cache import hash_file, normalized_digest
+from tiltyard.models.cache import hash_model, normalized_digest
 from tiltyard.models.gguf import GgufFile
 from tiltyard.models.resolve import resolve
 from tiltyard.models.sources import KNOWN_DIGESTS, CachedModel, Source, parse_source
@@ -156,7 +156,7 @@ def verify(settings: Settings, name: str | None) -> None:
             continue
         recorded = source.recorded(settings.cache_dir)
         expected = expected or (recorded.sha256 if recorded else None)
-        actual = hash_file(path, progress)
+        actual = hash_model(path, progress)
         if expected is None:
             click.echo(f"{model}  {actual}  no digest to compare with; pin it in tiltyard.toml")
         elif actual == expected:
@@ -220,7 +220,7 @@ def _cached(settings: Settings, model: str) -> CachedModel | None:
 
 def _here(settings: Settings, source: Source) -> Path | None:
     recorded = source.recorded(settings.cache_dir)
-    return recorded.path if recorded is not None and recorded.path.is_file() else None
+    return recorded.path if recorded is not None and recorded.path.exists() else None
 
 
 def _pin(declaration: ModelDeclaration) -> Digest | None:

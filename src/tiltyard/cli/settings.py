@@ -63,7 +63,12 @@ class WorkerSettings(Frozen):
     max_queue: Whole = Field(default=256, ge=1)
     packed_cache_mb: Whole = Field(default=4096, ge=0)
     """Disk for packed weights under the cache directory; 0 keeps none."""
+    spill_mb: Whole = Field(default=0, ge=0)
+    """Off by default: the cache of past tokens is what users said, and would lie on a disk."""
+    spill_dir: str | None = Field(default=None, min_length=1)
     class_weights: ClassWeights = ClassWeights()
+    expert_memory_mb: Whole = Field(default=0, ge=0)
+    """Of a mixture of experts, so much is in memory and the rest on disk; 0: all is in memory."""
 
 
 class ArenaSettings(Frozen):
@@ -107,6 +112,15 @@ class SettingsFile(Frozen):
             if identity.model not in self.models:
                 raise ValueError(
                     f"identities.{name}.model: there is no model {identity.model!r}; declared: {models}"
+                )
+        for name, model in self.models.items():
+            if (model.speculation == "draft") != (model.draft is not None):
+                raise ValueError(
+                    f'models.{name}.draft: speculation = "draft" and draft = {{ model = "..." }} need each other'
+                )
+            if model.draft is not None and model.draft.model not in self.models:
+                raise ValueError(
+                    f"models.{name}.draft.model: there is no model {model.draft.model!r}; declared: {models}"
                 )
         for alias, target in self.aliases.items():
             if target not in self.identities:

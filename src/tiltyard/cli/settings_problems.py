@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import NoneType
 from typing import get_args
 
 from pydantic import BaseModel, ValidationError
@@ -70,13 +71,19 @@ def _place(location: tuple[int | str, ...], file: type[BaseModel]) -> tuple[list
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             table = kind
             field = kind.model_fields.get(part)
-            kind = field.annotation if field is not None else None
+            kind = _certain(field.annotation) if field is not None else None
         elif getattr(kind, "__origin__", None) is dict:
             kind = get_args(kind)[1]
         else:
             break
         path.append(part)
     return path, table
+
+
+def _certain(kind: object) -> object:
+    """The type of a key that may be left out, where it is not."""
+    options = [option for option in get_args(kind) if option is not NoneType]
+    return options[0] if len(options) == 1 and NoneType in get_args(kind) else kind
 
 
 def _shown(value: object) -> str:

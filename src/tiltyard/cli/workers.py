@@ -14,9 +14,10 @@ from tiltyard.errors import ConfigurationError, StorageFailed
 from tiltyard.identity.canonical import digest_of_json
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.rope import RopeScaling
+from tiltyard.models.adapters import CONFIG
 from tiltyard.models.progress import ProgressReport
 from tiltyard.models.sources import parse_source
-from tiltyard.wire.worker import WorkerSpec
+from tiltyard.wire.worker import DraftSpec, WorkerSpec
 
 MINIMUM_FREE_MB = 200
 """Less than this for the log, and a start is refused: an answer that cannot be recorded is not given."""
@@ -50,6 +51,12 @@ def check_machine(settings: Settings) -> None:
             raise ConfigurationError(
                 f"{settings.shown}: identities.{name}.chat_template: there is no file {path}; "
                 'it must be "model", "off" or the path of a Jinja file'
+            )
+        adapter = located(identity, settings.base_dir).adapter
+        if adapter is not None and not (Path(adapter) / CONFIG).is_file():
+            raise ConfigurationError(
+                f"{settings.shown}: identities.{name}.adapter: there is no {CONFIG} in {adapter}; "
+                "it must be the directory of a LoRA adapter, as PEFT writes it"
             )
     wanted_mb, memory_mb = settings.file.workers.kv_memory_mb, memory_bytes() >> 20
     if wanted_mb > memory_mb:
@@ -90,6 +97,9 @@ def sole_server_of(data_dir: Path) -> Iterator[None]:
 def fetch_models(settings: Settings, report: ProgressReport) -> dict[str, Path]:
     """Bring every model file that an identity needs; raises `FetchFailed`, `DigestMismatch`, `StorageFailed`."""
     needed = dict.fromkeys(identity.model for identity in settings.identities.values())
+    for name in tuple(needed):
+        if (draft := settings.models[name].draft) is not None:
+            needed[draft.model] = None
     return {
         name: parse_source(settings.models[name].source, settings.base_dir).fetch(
             settings.cache_dir, settings.models[name].sha256, report
@@ -111,6 +121,7 @@ def worker_specs(settings: Settings, paths: Mapping[str, Path]) -> list[WorkerSp
     run = settings.data_dir / "run"
     specs = []
     for (model, quantization, kv_precision, scaling), identities in groups.items():
+        draft = settings.models[model].draft
         stretch = "" if scaling is None else f"{scaling.type}{digest_of_json(scaling.to_manifest())[7:15]}"
         parts = (quantization, kv_precision, stretch)
         name = "-".join([model, *(part for part in parts if part not in ("as-stored", "f16", ""))])
@@ -130,6 +141,15 @@ def worker_specs(settings: Settings, paths: Mapping[str, Path]) -> list[WorkerSp
                 packed_cache=str(settings.cache_dir / "packed") if options.packed_cache_mb else None,
                 packed_cache_bytes=options.packed_cache_mb << 20,
                 class_weights=options.class_weights.model_dump(),
+                speculation=settings.models[model].speculation,
+                draft=draft
+                and DraftSpec(model_path=str(paths[draft.model]), quantization=draft.quantization),
+                spill_bytes=options.spill_mb << 20,
+                spill_dir=str(
+                    (settings.base_dir / options.spill_dir).expanduser() if options.spill_dir else run
+                ),
+                expert_directory=str(settings.cache_dir / "experts") if options.expert_memory_mb else None,
+                expert_memory_bytes=options.expert_memory_mb << 20,
                 identity_store=str(settings.identity_dir),
             )
         )
@@ -137,11 +157,17 @@ def worker_specs(settings: Settings, paths: Mapping[str, Path]) -> list[WorkerSp
 
 
 def located(identity: IdentityDeclaration, base_dir: Path) -> IdentityDeclaration:
-    """Make a template's path absolute: the worker runs in another directory."""
-    if identity.chat_template in ("model", "off"):
-        return identity
-    path = (base_dir / Path(identity.chat_template).expanduser()).resolve()
-    return identity.model_copy(update={"chat_template": str(path)})
+    """Make the paths of template and adapter absolute: the worker runs in another directory."""
+
+    def absolute(path: str) -> str:
+        return str((base_dir / Path(path).expanduser()).resolve())
+
+    paths = {}
+    if identity.chat_template not in ("model", "off"):
+        paths["chat_template"] = absolute(identity.chat_template)
+    if identity.adapter is not None:
+        paths["adapter"] = absolute(identity.adapter)
+    return identity.model_copy(update=paths)
 
 
 def memory_bytes() -> int:

@@ -9,13 +9,14 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tiltyard.engine.blocks import BlockMemory
 from tiltyard.engine.sequence import RunningSequence
 
 Drafts: TypeAlias = Mapping[RunningSequence, Sequence[int]]
 """Guesses at the tokens that follow each sequence's last one; they run as further rows of the same step."""
 
 
-class ForwardModel(Protocol):
+class ForwardModel(BlockMemory, Protocol):
     """What the engine needs of `kernels.NativeModel`; KV blocks have been allocated."""
 
     def forward(  # noqa: PLR0917 - the native function's own order
@@ -26,8 +27,13 @@ class ForwardModel(Protocol):
         tables: NDArray[np.int32],
         output_rows: NDArray[np.int32],
         logits: NDArray[np.float32],
+        *,
+        adapters: NDArray[np.int32] | None = None,
     ) -> None:
-        """Run `tokens` (T), write their KV through `tables` (S, W) and a row of logits per output row."""
+        """Run `tokens` (T), write their KV through `tables` (S, W) and a row of logits per output row.
+
+        `adapters` (S): the LoRA adapter of each sequence, 0 for none.
+        """
 
 
 class Row(NamedTuple):
@@ -55,6 +61,8 @@ class Batch:
     owners: NDArray[np.int32]
     tables: NDArray[np.int32]
     """(S, W) KV blocks."""
+    adapters: NDArray[np.int32] | None
+    """(S) LoRA adapters, 0 for none; `None`: no sequence has one."""
     output_rows: NDArray[np.int32]
     """(R): which of the T tokens give logits."""
     scored: tuple[ScoredRows, ...]
@@ -99,6 +107,14 @@ def build_batch(work: Sequence[tuple[RunningSequence, int]], drafts: Drafts) -> 
     for sequence, scored, first_token in to_score:
         scored_rows.append(ScoredRows(sequence, scored, len(output_rows)))
         output_rows.extend(range(first_token, first_token + len(scored)))
+    adapters = np.array([sequence.request.adapter for sequence, _ in work], np.int32)
     return Batch(
-        tokens, positions, owners, tables, np.array(output_rows, np.int32), tuple(scored_rows), tuple(rounds)
+        tokens,
+        positions,
+        owners,
+        tables,
+        adapters if adapters.any() else None,
+        np.array(output_rows, np.int32),
+        tuple(scored_rows),
+        tuple(rounds),
     )

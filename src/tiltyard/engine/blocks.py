@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Protocol
 
 
 class BlockAccountingError(AssertionError):
     """Our own mistake: a block was freed twice, shared while free, or lost."""
+
+
+class BlockMemory(Protocol):
+    """The memory that block numbers stand for; `kernels.NativeModel` is one."""
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy one block's keys and values over another's."""
+
+    def read_block(self, block: int) -> bytes:
+        """A block's bytes."""
+
+    def write_block(self, block: int, data: bytes) -> None:
+        """Put back what `read_block` gave."""
 
 
 class BlockPool:

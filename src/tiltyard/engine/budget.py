@@ -1,8 +1,10 @@
 """Shares the prefill tokens of a step: between classes by weight, within a class so that none waits for ever.
 
-The most urgent class that runs has the step, less the weighted share of each class below it. The share is a
-limit too, whether or not the urgent class has prompts to run: its answers come a token a step, and a long batch
-prompt must not make those steps long. Fractions are carried over, so that a small share of a small budget counts.
+The most urgent class takes what it wants, less the weighted share of those below it that want something. Each class
+below gets, by weight, a part of what those above it run in this very step, decodes counted on both sides: answers
+come a token a step, and a long batch prompt must not make those steps long. A small floor keeps batch prompts moving
+where a single conversation runs, whose steps are not worth more. Fractions are carried over, so that a small share of
+a small budget counts.
 
 Within a class the first admitted prompt has a quarter of the class's tokens for certain; the rest goes to the
 shortest first.
@@ -10,14 +12,19 @@ shortest first.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
-from tiltyard.engine.fairness import CLASSES, RANK
+from tiltyard.engine.fairness import CLASSES
 from tiltyard.engine.request import RequestClass
 from tiltyard.engine.sequence import RunningSequence
 
 CERTAIN = 4
 """The first admitted prompt has one token in so many of its class's."""
+FLOOR = 64
+"""A class always gets one token in so many of a step."""
+MOST_OWED = 2.0
 
 
 class PrefillBudget:
@@ -27,36 +34,50 @@ class PrefillBudget:
         self._weights = weights
         self._owed = dict.fromkeys(CLASSES, 0.0)
 
-    def quota(self, name: RequestClass, budget: int, running: Collection[RequestClass]) -> int:
-        """Tokens that prompts of a class can have in a step beside the classes that run; at least 1."""
-        return max(1, int(budget * self._share(name, running)))
+    def limits(
+        self, budget: int, decodes: Mapping[RequestClass, int], demand: Mapping[RequestClass, int]
+    ) -> dict[RequestClass, float]:
+        """Tokens of prompts that each class may have of `budget`, which is what `decodes` have left of a step."""
+        limits: dict[RequestClass, float] = {}
+        left, run, above = (
+            float(budget),
+            0,
+            0.0,
+        )  # `run`: tokens of the more urgent classes, `above` their weights
+        for index, name in enumerate(CLASSES):
+            wanted, answering, weight = demand.get(name, 0), decodes.get(name, 0), self._weights[name]
+            below = [other for other in CLASSES[index + 1 :] if demand.get(other, 0)]
+            if above:
+                share = max(budget // FLOOR, weight / above * run) - answering + self._owed[name]
+                limits[name] = min(max(0.0, share), left)
+            else:
+                owed = sum(int(self._owed[other]) for other in below)
+                total = weight + sum(self._weights[other] for other in below)
+                limits[name] = min(left, math.ceil(max(0.0, left - owed) * weight / total))
+            taken = min(wanted, int(limits[name]))
+            left -= taken
+            run += answering + taken
+            if wanted or answering:
+                above += weight
+        return limits
 
     def split(
-        self, budget: int, prefills: Sequence[RunningSequence], running: Collection[RequestClass]
+        self, budget: int, decodes: Sequence[RunningSequence], prefills: Sequence[RunningSequence]
     ) -> dict[RunningSequence, int]:
-        """Tokens to run for each prompt, in order of admission; `running` are the classes that run at all."""
+        """Tokens to run for each prompt, in order of admission, beside a token for each of `decodes`."""
         by_class: dict[RequestClass, list[RunningSequence]] = {}
         for sequence in prefills:
             by_class.setdefault(sequence.request.priority, []).append(sequence)
+        demand = {name: sum(s.pending for s in group) for name, group in by_class.items()}
+        answering = Counter(sequence.request.priority for sequence in decodes)
         chunks: dict[RunningSequence, int] = {}
-        left = budget
-        for name in sorted(by_class, key=lambda c: -RANK[c]):  # the most urgent one last: it has the rest
-            demand = sum(sequence.pending for sequence in by_class[name])
-            share = self._share(name, running)
-            if share < 1.0:
-                owed = min(self._owed[name], 1.0) + budget * share
-                quota = min(int(owed), demand, left)
-                self._owed[name] = owed - quota
-            else:
-                quota = min(demand, left)
-            left -= quota
-            chunks |= _within(by_class[name], quota)
+        for name, limit in self.limits(budget, answering, demand).items():
+            wanted = demand.get(name, 0)
+            quota = min(wanted, int(limit))
+            self._owed[name] = min(limit - quota, MOST_OWED) if wanted > quota else 0.0
+            if quota:
+                chunks |= _within(by_class[name], quota)
         return chunks
-
-    def _share(self, name: RequestClass, running: Collection[RequestClass]) -> float:
-        own = self._weights[name]
-        above = sum(self._weights[other] for other in running if RANK[other] < RANK[name])
-        return own / (own + above)
 
 
 def _within(prefills: Sequence[RunningSequence], quota: int) -> dict[RunningSequence, int]:

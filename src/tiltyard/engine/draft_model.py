@@ -38,17 +38,26 @@ NOTHING = 0
 class DraftModel:
     """The `Drafter` over a model with `blocks` KV blocks of its own; `token_cost` of one of its passes.
 
-    `most_rows` bounds how many tokens it reads in a step to catch up with the answers.
+    `most_rows` bounds how many tokens it reads in a step to catch up with the answers; answers longer than its
+    `max_context` get no guesses.
     """
 
     def __init__(
-        self, model: ForwardModel, *, blocks: int, vocab_size: int, token_cost: float, most_rows: int = 64
+        self,
+        model: ForwardModel,
+        *,
+        blocks: int,
+        vocab_size: int,
+        max_context: int,
+        token_cost: float,
+        most_rows: int = 64,
     ) -> None:
         self.token_cost = token_cost
         self.passes = 0
         """Forward passes of the draft model so far."""
         self._model = model
         self._vocab_size = vocab_size
+        self._max_context = max_context
         self._most_rows = most_rows
         self._texts: NDArray[np.int64] = np.full(blocks, NOTHING, np.int64)
         self._serials = count(1)
@@ -56,6 +65,8 @@ class DraftModel:
 
     def chances(self, sequence: RunningSequence, most: int) -> Sequence[float]:
         """Powers of the acceptance so far; now and then 1 for a single guess, to see whether it has changed."""
+        if len(sequence.tokens) + most > self._max_context:
+            return []
         state = self._states.get(sequence)
         if state is None:
             state = self._states[sequence] = DraftState(next(self._serials))

@@ -25,6 +25,7 @@ from tiltyard.engine.request import (
 from tiltyard.engine.scheduler import Plan, Scheduler
 from tiltyard.engine.sequence import RunningSequence
 from tiltyard.engine.speculation import Speculation, Speculator
+from tiltyard.engine.spill import SpillStore
 from tiltyard.engine.verify import Choice, Observer, sample_and_verify
 from tiltyard.errors import ConfigurationError, Conflict, ContextTooLong, InvalidRequest, TiltyardError
 from tiltyard.kernels import BLOCK_TOKENS
@@ -66,7 +67,7 @@ class Engine:
     Not thread-safe: one thread calls everything (`check` alone may be called from anywhere).
     """
 
-    def __init__(self, model: ForwardModel, config: EngineConfig) -> None:
+    def __init__(self, model: ForwardModel, config: EngineConfig, spill: SpillStore | None = None) -> None:
         self.config = config
         self.counters = EngineCounters()
         self._model = model
@@ -78,6 +79,8 @@ class Engine:
             max_sequences=config.max_sequences,
             counters=self.counters,
             fairness=config.fairness,
+            memory=model,
+            spill=spill,
         )
         self._speculator: Speculator | None = None
         if config.speculation is not None:
@@ -160,6 +163,15 @@ class Engine:
         return sum(sequence.unfinished_tokens for sequence in self._requests.values())
 
     @property
+    def blocks_spilled(self) -> int:
+        """Blocks that are in the second tier only."""
+        return self._scheduler.tree.spilled
+
+    def learn_speed(self, tokens_per_s: float) -> None:
+        """The measured speed of steps: decides whether a spilled block is loaded or computed again."""
+        self._scheduler.learn_speed(tokens_per_s)
+
+    @property
     def usage(self) -> Mapping[tuple[str, RequestClass], Usage]:
         """What was served, by tenant and class; prefill and decode apart."""
         return self._scheduler.shares.usage
@@ -223,7 +235,13 @@ class Engine:
         logits = self._logits[:rows]
         if plan.work:
             self._model.forward(
-                batch.tokens, batch.positions, batch.owners, batch.tables, batch.output_rows, logits
+                batch.tokens,
+                batch.positions,
+                batch.owners,
+                batch.tables,
+                batch.output_rows,
+                logits,
+                adapters=batch.adapters,
             )
         self._count(plan, len(batch.tokens))
         for sequence, chunk in plan.work:

@@ -21,7 +21,7 @@ from tiltyard.errors import ConfigurationError
 CLASSES: tuple[RequestClass, ...] = ("interactive", "agent", "batch")
 """Most urgent first."""
 RANK: Mapping[RequestClass, int] = {name: rank for rank, name in enumerate(CLASSES)}
-DEFAULT_WEIGHTS: Mapping[RequestClass, float] = {"interactive": 8.0, "agent": 4.0, "batch": 1.0}
+DEFAULT_WEIGHTS: Mapping[RequestClass, float] = {"interactive": 32.0, "agent": 8.0, "batch": 1.0}
 METERED_TENANTS = 1024
 """Tenants that are metered under their own names; the rest share one account, so that memory is bounded."""
 OTHER_TENANTS = "(other)"

@@ -65,6 +65,8 @@ class EngineRequest:
     tenant: str = "default"
     """Who pays; served tokens are shared fairly between the tenants of a class."""
     priority: RequestClass = "interactive"
+    adapter: int = 0
+    """Number of a LoRA adapter of the model, 0 for none; requests of one namespace have the same."""
     queue_deadline_s: float | None = None
     """Instant, in the clock of `Engine.step`, by which the request must have been admitted."""
     deadline_s: float | None = None
@@ -175,7 +177,20 @@ class EngineCounters:
     prompt_tokens: int = 0
     """Tokens run as prefill, recomputation included."""
     generated_tokens: int = 0
+    copied_blocks: int = 0
+    """Blocks of which a sequence needed a part and wrote on in a copy."""
+    copied_tokens: int = 0
+    """Prompt tokens that came with those copies; part of `prefix_hit_tokens`."""
     evicted_blocks: int = 0
+    """Blocks that left memory, spilled or for good."""
+    spilled_blocks: int = 0
+    restored_blocks: int = 0
+    spill_skipped_blocks: int = 0
+    """Spilled blocks that were computed again because that was measured to be faster."""
+    spill_damaged: int = 0
+    """Spilled blocks that did not come back as they were; computed again."""
+    spill_failures: int = 0
+    """Blocks that could not be spilled."""
     shared_blocks: int = 0
     """Blocks computed twice at the same time, of which one copy was given back."""
     drafts: int = 0

@@ -11,19 +11,23 @@ gave way comes back only when twice the spare room of last time is there.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tiltyard.engine.backlog import Backlog
-from tiltyard.engine.blocks import BlockPool
+from tiltyard.engine.blocks import BlockMemory, BlockPool
 from tiltyard.engine.budget import PrefillBudget
-from tiltyard.engine.fairness import RANK, FairnessConfig, FairShares
-from tiltyard.engine.prefix import Node, PrefixTree
+from tiltyard.engine.fairness import CLASSES, RANK, FairnessConfig, FairShares
+from tiltyard.engine.prefix import Node, PrefixTree, common_prefix
 from tiltyard.engine.request import EngineCounters, EngineRequest, Expired, RequestClass
 from tiltyard.engine.sequence import RunningSequence
+from tiltyard.engine.spill import Spill, SpillStore
 
 MOST_TRIES = 64
 """Requests that are looked at for admission in one step: a long queue must not make steps long."""
+WORTH_WAITING = 16
+"""Tokens: for fewer a request does not wait until somebody else has computed them."""
 HEADROOM = 8
 """Classes below the most urgent one leave a block in so many free for it, unless nothing else runs."""
 
@@ -50,9 +54,13 @@ class Scheduler:
         max_sequences: int,
         counters: EngineCounters,
         fairness: FairnessConfig,
+        memory: BlockMemory,
+        spill: SpillStore | None = None,
     ) -> None:
+        self._memory = memory
+        self._spill = None if spill is None else Spill(spill, memory, counters, block_tokens)
         self.pool = BlockPool(blocks)
-        self.tree = PrefixTree(self.pool, block_tokens)
+        self.tree = PrefixTree(self.pool, block_tokens, self._spill)
         self.shares = FairShares(fairness)
         self.waiting = Backlog(self.shares)
         self.running: list[RunningSequence] = []
@@ -63,6 +71,11 @@ class Scheduler:
         self._max_batch_tokens = max_batch_tokens
         self._max_sequences = max_sequences
         self._counters = counters
+
+    def learn_speed(self, tokens_per_s: float) -> None:
+        """What a step's tokens cost now, to compare with loading them."""
+        if self._spill is not None:
+            self._spill.tokens_per_s = tokens_per_s
 
     def add(self, request: EngineRequest) -> RunningSequence:
         """Queue a request."""
@@ -92,12 +105,12 @@ class Scheduler:
         # Never more than the budget: max_sequences is not.
         plan.work = [(s, 1) for s in decodes if s in grown and s not in plan.preempted]
         prefills = [s for s in self.running if s not in grown and s.pending > 0]
-        chunks = self._budget.split(
-            self._max_batch_tokens - len(plan.work), prefills, {s.request.priority for s in self.running}
-        )
+        decodes = [s for s, _ in plan.work]
+        chunks = self._budget.split(self._max_batch_tokens - len(decodes), decodes, prefills)
         plan.work += [(s, chunk) for s in prefills if (chunk := chunks.get(s, 0))]
-        for sequence in prefills:
-            self._meter(sequence, chunks.get(sequence, 0))
+        for sequence, chunk in plan.work:
+            if not sequence.outputs or chunk > 1:
+                self._meter(sequence, chunk)
         return plan
 
     def release(self, sequence: RunningSequence) -> None:
@@ -179,19 +192,21 @@ class Scheduler:
             uncached = len(sequence.tokens) - len(path) * self._block_tokens
             if self._enough_before(sequence, uncached, budget) or self._no_place(request.priority):
                 closed.add(request.priority)
-            elif len(path) < limit and self._being_computed(sequence, len(path)):
+            elif self._being_computed(sequence, len(path)):
                 skip.add(sequence)
             elif self._make_room(sequence, path, plan):
                 self._counters.passed += any(s.arrival < sequence.arrival for s in self.waiting)
                 self.waiting.admitted(sequence, blocked)
                 self._enter(sequence, path)
                 plan.admitted.append(sequence)
+                for victim in plan.preempted:  # what it left is not for its equals
+                    closed.update(_not_above(victim.request.priority))
             elif sequence.aged:
                 break  # what becomes free is for this one
             else:
                 blocked.append(sequence)
-                if sequence.preemptions:  # its own class does not pass it
-                    closed.add(request.priority)
+                if sequence.preemptions:  # only more urgent classes pass it
+                    closed.update(_not_above(request.priority))
                 full.add((request.priority, request.tenant))
 
     def _no_place(self, own: RequestClass) -> bool:
@@ -213,14 +228,17 @@ class Scheduler:
     def _enough_before(self, sequence: RunningSequence, uncached: int, budget: int) -> bool:
         """Whether prompts of its class that run before it will use up the step."""
         own = sequence.request.priority
-        before = sum(
-            other.pending
-            for other in self.running
-            if other.request.priority == own
-            and (other.outputs == 0 or other.pending > 1)
-            and (other.pending <= uncached or sequence.aged)
-        )
-        return before >= self._budget.quota(own, budget, {s.request.priority for s in self.running})
+        decodes: Counter[RequestClass] = Counter()
+        demand: Counter[RequestClass] = Counter({own: uncached})
+        before = 0
+        for other in self.running:
+            if other.outputs and other.pending == 1:
+                decodes[other.request.priority] += 1
+                continue
+            demand[other.request.priority] += other.pending
+            if other.request.priority == own and (other.pending <= uncached or sequence.aged):
+                before += other.pending
+        return before >= self._budget.limits(budget, decodes, demand)[own]
 
     def _enter(self, sequence: RunningSequence, path: list[Node]) -> None:
         """Start to run a sequence for which there is room."""
@@ -230,9 +248,13 @@ class Scheduler:
             sequence.table[sequence.blocks] = node.block
             sequence.blocks += 1
         sequence.path = path
+        if sequence.prompt_scores is None:  # else it must run the positions that it wants scores of
+            self._restore(sequence)
+        sequence.computed = len(path) * size
+        if sequence.prompt_scores is None:
+            self._copy_part(sequence)
         while sequence.blocks * size < len(sequence.tokens):
             self._take_block(sequence)
-        sequence.computed = len(path) * size
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.computed
             self._counters.prefix_query_tokens += len(sequence.tokens)
@@ -242,11 +264,71 @@ class Scheduler:
         self._counters.admitted += 1
         self.running.append(sequence)
 
+    def _restore(self, sequence: RunningSequence) -> None:
+        """Bring back spilled blocks behind the path, one after the other, where that pays."""
+        path, request = sequence.path, sequence.request
+        limit = (len(sequence.tokens) - 1) // self._block_tokens
+        while self._spill is not None and len(path) < limit:
+            node = self.tree.next(request.namespace, path, sequence.tokens)
+            if node is None:
+                return
+            if not self._spill.pays:
+                self._counters.spill_skipped_blocks += 1
+                return
+            self._take_block(sequence)  # may push others out of both tiers, this node among them
+            node = self.tree.next(request.namespace, path, sequence.tokens)
+            if node is None or not self.tree.restore(node, int(sequence.table[len(path)])):
+                return
+            path.append(node)
+
+    def _copy_part(self, sequence: RunningSequence) -> None:
+        """Start behind the part of a block that somebody has computed already, in a copy of it to write on."""
+        path, namespace = sequence.path, sequence.request.namespace
+        limit = len(sequence.tokens) - 1  # one token must run
+        start = len(path) * self._block_tokens
+        source, common = self._running_part(sequence, start, limit)
+        held: Node | None = None
+        part = self.tree.match_part(namespace, path, sequence.tokens, limit)
+        if part is not None and part[1] > common:
+            held, common = part
+            source = held.block
+        if common < 1:
+            return
+        needed = -(-len(sequence.tokens) // self._block_tokens) - sequence.blocks
+        if held is not None:
+            if self.pool.free + self.tree.unused - (self.pool.references(source) == 1) < needed:
+                return  # the block that would be copied is needed for itself
+            self.tree.hold(held)
+        if sequence.blocks == len(path):
+            self._take_block(sequence)
+        self._memory.copy_block(source, int(sequence.table[len(path)]))
+        if held is not None:
+            self.tree.let_go(held)
+        sequence.computed = start + common
+        self._counters.copied_blocks += 1
+        self._counters.copied_tokens += common
+
+    def _running_part(self, sequence: RunningSequence, start: int, limit: int) -> tuple[int, int]:
+        """The block of a running sequence that continues the path longest, and for how many tokens."""
+        path = sequence.path
+        wanted = sequence.tokens[start : min(limit, start + self._block_tokens)]
+        best = (0, 0)
+        for other in self.running:
+            if (
+                other.request.namespace == sequence.request.namespace
+                and start < other.computed < start + self._block_tokens
+                and (not path or (len(other.path) == len(path) and other.path[-1] is path[-1]))
+            ):
+                common = common_prefix(other.tokens[start : other.computed], wanted)
+                if common > best[1]:
+                    best = int(other.table[len(path)]), common
+        return best
+
     def _make_room(self, sequence: RunningSequence, path: list[Node], plan: Plan) -> bool:
         """Whether the sequence can start now, if need be in place of less urgent ones."""
         if self._fits(sequence, path, self.running):
             return True
-        victims = self._victims(sequence.request.priority)
+        victims = [s for s in self._victims(sequence.request.priority) if s not in plan.admitted]
         staying = [s for s in self.running if s not in victims]
         needed = {node.block for node in path}
         freed = sum(self._only_its(victim, needed) for victim in victims)
@@ -298,13 +380,16 @@ class Scheduler:
         )
 
     def _being_computed(self, sequence: RunningSequence, cached_blocks: int) -> bool:
-        """Whether a running prefill will soon put the next block of this prompt into the tree."""
-        end = (cached_blocks + 1) * self._block_tokens
+        """Whether a running prefill will soon have the next block of this prompt, or all of a short one."""
+        cached = cached_blocks * self._block_tokens
+        end = min(cached + self._block_tokens, len(sequence.tokens) - 1)
+        if end - cached < WORTH_WAITING:
+            return False
         start = None
         for leader in self.running:
             if leader.pending > 1 and leader.request.namespace == sequence.request.namespace:
                 start = sequence.tokens[:end] if start is None else start
-                if len(leader.tokens) >= end and leader.tokens[:end] == start:
+                if len(leader.tokens) >= end and leader.tokens[:end] == start and leader.computed < end:
                     return True
         return False
 
@@ -342,3 +427,8 @@ class Scheduler:
         new = max(0, end - max(sequence.computed, sequence.furthest))
         sequence.account.usage.prefill_tokens += new
         sequence.account.usage.recomputed_tokens += chunk - new
+
+
+def _not_above(name: RequestClass) -> tuple[RequestClass, ...]:
+    """A class and all that are less urgent."""
+    return CLASSES[RANK[name] :]

@@ -36,6 +36,8 @@ class StepCosts:
 
     rows: tuple[int, ...]
     costs: tuple[float, ...]
+    first_s: float = 0.005
+    """Seconds of a pass of one row, to compare one model with another."""
 
     def __post_init__(self) -> None:
         if len(self.rows) != len(self.costs) or len(self.rows) < 2 or self.rows[0] != 1:

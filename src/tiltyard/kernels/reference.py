@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,17 +88,27 @@ class Shape:
 
 
 @dataclass(frozen=True)
+class LowRank:
+    """What a LoRA adapter adds to a product: scale * up (down x); down (rank, columns), up (rows, rank)."""
+
+    down: F32
+    up: F32
+    scale: np.float32
+
+
+@dataclass(frozen=True)
 class Matrix:
     """A weight matrix, rows x columns; quantized if `scale` is there.
 
     Quantized: weight = scale * q + minimum; scale and minimum (rows, columns / 32), q (rows, columns).
-    Float: `values`. `minimum` is None for Q8_0.
+    Float: `values`. `minimum` is None for Q8_0. `adapter` adds to the product (docs/numerics.md, "Adapters").
     """
 
     values: F32
     q: NDArray[np.int32] | None = None
     scale: F32 | None = None
     minimum: F32 | None = None
+    adapter: LowRank | None = None
 
 
 Tensors = Mapping[str, Matrix]
@@ -182,6 +192,13 @@ def padded(x: F32, multiple: int = QUANT_BLOCK) -> F32:
 
 def multiply(matrix: Matrix, x: F32) -> F32:
     """x (tokens, columns) times the matrix, transposed -> (tokens, rows), as the contract orders it."""
+    out = _multiply(matrix, x)
+    if (adapter := matrix.adapter) is None:
+        return out
+    return fma(adapter.scale, _multiply(Matrix(adapter.up), _multiply(Matrix(adapter.down), x)), out)
+
+
+def _multiply(matrix: Matrix, x: F32) -> F32:
     rows, columns = matrix.values.shape
     out = np.zeros((x.shape[0], rows), np.float32)
     if matrix.q is None or matrix.scale is None:
@@ -251,13 +268,37 @@ def gelu_multiply(gate: F32, up: F32) -> F32:
 # The network
 
 
-def forward_exact(shape: Shape, matrices: Tensors, norms: Norms, tokens: list[int], kv: str) -> F32:
+class Mixture(Protocol):
+    """A mixture of experts in place of each layer's feed-forward network (reference_experts.py)."""
+
+    def exact(self, matrices: Tensors, at: str, x: F32, y: F32) -> F32:
+        """Residual `x` with what is made of the normed rows `y` added; `at` is the layer's prefix, such as "blk.0."."""
+
+    def floats(self, matrices: Tensors, at: str, x: F64, y: F64) -> F64:
+        """The same in plain float64."""
+
+
+def forward_exact(  # noqa: PLR0917 - as forward_float, and two more
+    shape: Shape,
+    matrices: Tensors,
+    norms: Norms,
+    tokens: list[int],
+    kv: str,
+    experts: Mixture | None = None,
+) -> F32:
     """Logits (tokens, vocab) of one sequence, bit for bit those of the kernels. `kv`: "f16" or "int8"."""
-    hidden = hidden_exact(shape, matrices, norms, tokens, kv)
+    hidden = hidden_exact(shape, matrices, norms, tokens, kv, experts)
     return multiply(matrices["output.weight" if "output.weight" in matrices else "token_embd.weight"], hidden)
 
 
-def hidden_exact(shape: Shape, matrices: Tensors, norms: Norms, tokens: list[int], kv: str) -> F32:
+def hidden_exact(  # noqa: PLR0917 - as forward_exact
+    shape: Shape,
+    matrices: Tensors,
+    norms: Norms,
+    tokens: list[int],
+    kv: str,
+    experts: Mixture | None = None,
+) -> F32:
     """What the head multiplies: the final norm's output (tokens, dim)."""
     x = matrices["token_embd.weight"].values[tokens].copy()
     if shape.embedding_scale != 1:
@@ -270,6 +311,9 @@ def hidden_exact(shape: Shape, matrices: Tensors, norms: Norms, tokens: list[int
             y = rms_norm(y, norms[at + "post_attention_norm.weight"], shape.norm_eps)
         x = x + y
         y = rms_norm(x, norms[at + "ffn_norm.weight"], shape.norm_eps)
+        if experts is not None:
+            x = experts.exact(matrices, at, x, y)
+            continue
         gate, up = multiply(matrices[at + "ffn_gate.weight"], y), multiply(matrices[at + "ffn_up.weight"], y)
         y = gelu_multiply(gate, up) if shape.activation == "gelu" else silu_multiply(gate, up)
         y = multiply(matrices[at + "ffn_down.weight"], y)
@@ -313,7 +357,9 @@ def _attention(shape: Shape, matrices: Tensors, norms: Norms, layer: int, y: F32
     return attended.reshape(count, -1)
 
 
-def forward_float(shape: Shape, matrices: Tensors, norms: Norms, tokens: list[int]) -> F64:
+def forward_float(
+    shape: Shape, matrices: Tensors, norms: Norms, tokens: list[int], experts: Mixture | None = None
+) -> F64:
     """Logits (tokens, vocab) in plain float64 on dequantized weights: what the network means."""
     count = len(tokens)
 
@@ -361,6 +407,9 @@ def forward_float(shape: Shape, matrices: Tensors, norms: Norms, tokens: list[in
         y = product(at + "attn_output.weight", attended(at, layer, norm(x, at + "attn_norm.weight")))
         x = x + (norm(y, at + "post_attention_norm.weight") if shape.post_norms else y)
         y = norm(x, at + "ffn_norm.weight")
+        if experts is not None:
+            x = experts.floats(matrices, at, x, y)
+            continue
         gate, up = product(at + "ffn_gate.weight", y), product(at + "ffn_up.weight", y)
         z = 2 * math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3) if shape.activation == "gelu" else gate
         y = product(at + "ffn_down.weight", gate / (1 + np.exp(-z)) * up)

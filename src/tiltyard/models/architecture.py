@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from tiltyard.errors import ModelRejected
 from tiltyard.identity.rope import OWN_FIELDS, RopeScaling
+from tiltyard.models.experts import experts_of
 from tiltyard.models.gguf import GgufFile
 from tiltyard.models.metadata import MAX_SIZE, Fields
 from tiltyard.models.rope import stored_scaling
@@ -28,12 +29,14 @@ class Family(NamedTuple):
     qk_norm: bool = False
     post_norms: bool = False
     rope_base: float = DEFAULT_ROPE_BASE
+    experts: bool = False
 
 
 FAMILIES = {
-    "llama": Family(),  # Llama, SmolLM, Mistral
+    "llama": Family(),  # Llama, SmolLM, Mistral, Mixtral
     "qwen2": Family(rope_style="halves", qkv_bias=True),
     "qwen3": Family(rope_style="halves", qk_norm=True),
+    "qwen3moe": Family(rope_style="halves", qk_norm=True, experts=True),
     "gemma3": Family("gelu", "halves", qk_norm=True, post_norms=True, rope_base=1_000_000.0),
 }
 GEMMA3_GLOBAL_EVERY = 6
@@ -80,6 +83,10 @@ class Architecture:
     rope_factors: bool = False
     """Whether the tensor `rope_freqs.weight` divides the frequencies (Llama 3's scaling)."""
     rope_scaling: RopeScaling | None = None
+    n_experts: int = 0
+    """A mixture of experts in every layer; 0: none."""
+    n_experts_used: int = 0
+    expert_ff_dim: int = 0
 
     @classmethod
     def from_gguf(cls, gguf: GgufFile) -> Architecture:
@@ -110,6 +117,7 @@ class Architecture:
                 f"it must be even and at most {head_dim}"
             )
         max_positions = keys.size("context_length")
+        experts = experts_of(keys, expected=family.experts)
         architecture = cls(
             n_layers=keys.size("block_count"),
             n_heads=n_heads,
@@ -132,6 +140,9 @@ class Architecture:
             window=keys.count("attention.sliding_window"),
             rope_factors="rope_freqs.weight" in gguf.tensors,
             rope_scaling=stored_scaling(keys, max_positions),
+            n_experts=experts.count,
+            n_experts_used=experts.used,
+            expert_ff_dim=experts.ff_dim,
         )
         if keys.prefix == "gemma3":
             architecture = _gemma3(architecture, keys)
@@ -195,10 +206,21 @@ class Architecture:
             "attn_v.weight": (keys, self.dim),
             "attn_output.weight": (self.dim, queries),
             "ffn_norm.weight": (self.dim,),
-            "ffn_gate.weight": (self.ff_dim, self.dim),
-            "ffn_up.weight": (self.ff_dim, self.dim),
-            "ffn_down.weight": (self.dim, self.ff_dim),
         }
+        if self.n_experts:
+            inner = (self.n_experts, self.expert_ff_dim, self.dim)
+            block |= {
+                "ffn_gate_inp.weight": (self.n_experts, self.dim),
+                "ffn_gate_exps.weight": inner,
+                "ffn_up_exps.weight": inner,
+                "ffn_down_exps.weight": (self.n_experts, self.dim, self.expert_ff_dim),
+            }
+        else:
+            block |= {
+                "ffn_gate.weight": (self.ff_dim, self.dim),
+                "ffn_up.weight": (self.ff_dim, self.dim),
+                "ffn_down.weight": (self.dim, self.ff_dim),
+            }
         if self.qkv_bias:
             block |= {"attn_q.bias": (queries,), "attn_k.bias": (keys,), "attn_v.bias": (keys,)}
         if self.qk_norm:
@@ -280,9 +302,6 @@ def _vocabulary_size(gguf: GgufFile, keys: Fields) -> int:
 
 
 def _refuse_unsupported(gguf: GgufFile, keys: Fields) -> None:
-    experts = gguf.metadata.get(keys.name("expert_count"), 0)
-    if experts:
-        raise ModelRejected(f"{gguf.path}: mixture of {experts} experts is not supported yet")
     for key in ("attn_logit_softcapping", "final_logit_softcapping"):
         if gguf.metadata.get(keys.name(key), 0.0) != 0.0:
             raise ModelRejected(f"{gguf.path}: {keys.name(key)!r} is set; soft-capping is not supported")

@@ -22,7 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tiltyard.errors import ConfigurationError, ModelRejected, StorageFailed
-from tiltyard.identity.canonical import CHUNK_BYTES, Digest
+from tiltyard.identity.canonical import CHUNK_BYTES, Digest, Json, digest_of_json
+from tiltyard.models.directory import fingerprint, model_files
 from tiltyard.models.progress import ProgressReport
 
 CACHE_VARIABLE = "TILTYARD_CACHE"
@@ -48,6 +49,7 @@ class Sidecar:
     sha256: Digest
     size_bytes: int
     mtime_ns: int
+    """Of a directory a hash of its files' sizes and times (`directory.fingerprint`)."""
 
 
 def default_cache() -> Path:
@@ -113,12 +115,12 @@ class CacheSlot:
         """Write the sidecar for a file."""
         with disk_errors(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
-            status = path.stat()
-            sidecar = Sidecar(self.source, str(path), digest, status.st_size, status.st_mtime_ns)
+            size_bytes, stamp = fingerprint(path)
+            sidecar = Sidecar(self.source, str(path), digest, size_bytes, stamp)
             temporary = self.directory / f"{SIDECAR}.{os.getpid()}"
             temporary.write_text(json.dumps(asdict(sidecar), indent=1) + "\n")
             temporary.replace(self.directory / SIDECAR)
-        return CachedModel(path, digest, status.st_size)
+        return CachedModel(path, digest, size_bytes)
 
     @contextmanager
     def locked(self, report: ProgressReport) -> Iterator[None]:
@@ -152,12 +154,22 @@ def unchanged_model(directory: Path) -> CachedModel | None:
     if known is None:
         return None
     try:
-        status = Path(known.path).stat()
-    except OSError:
-        return None
-    if (status.st_size, status.st_mtime_ns) != (known.size_bytes, known.mtime_ns):
+        if fingerprint(Path(known.path)) != (known.size_bytes, known.mtime_ns):
+            return None
+    except (OSError, ModelRejected):
         return None
     return CachedModel(Path(known.path), known.sha256, known.size_bytes)
+
+
+def hash_model(path: Path, report: ProgressReport) -> Digest:
+    """Name a model: a file by its bytes, a directory by the canonical list of its files, their sizes and digests."""
+    if not path.is_dir():
+        return hash_file(path, report)
+    listing: dict[str, Json] = {
+        file.name: {"sha256": hash_file(file, report), "size_bytes": file.stat().st_size}
+        for file in model_files(path)
+    }
+    return digest_of_json({"files": listing})
 
 
 def hash_file(path: Path, report: ProgressReport) -> Digest:

@@ -57,7 +57,7 @@ class _Added:
 
 def read_directory(directory: Path, *, vocab_size: int | None = None) -> Vocabulary:
     """Read and check a directory's tokenizer; raises `ModelRejected` for what is damaged or not reproduced."""
-    return _Directory(directory).build(vocab_size)
+    return _Directory(directory, vocab_size).build()
 
 
 def directory_chat_template(directory: Path) -> str | None:
@@ -96,8 +96,9 @@ def directory_tokenizer_digest(directory: Path) -> Digest:
 class _Directory:
     """The tokenizer files of one directory, parsed."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, vocab_size: int | None) -> None:
         self.directory = directory
+        self.vocab_size = vocab_size
         self.path = directory / TOKENIZER
         self.file = _object(self.path, required=True)
         self.config = _object(directory / CONFIG)
@@ -107,12 +108,14 @@ class _Directory:
             raise ModelRejected(
                 f"{self.path}: tokenizer model {self.kind!r} is not supported; supported: {', '.join(MODELS)}"
             )
-        self.added = self._added_tokens()
+        # The text models of Gemma 3 share a tokenizer with those that see, and have no row for the image token:
+        # such a token does not exist for them.
+        self.added = [token for token in self._added_tokens() if vocab_size is None or token.id < vocab_size]
 
-    def build(self, vocab_size: int | None) -> Vocabulary:
+    def build(self) -> Vocabulary:
         control = self._control()
         fast, renumbered = self._fast(self.file)
-        tokens, pieces = self._tokens(fast, control, vocab_size)
+        tokens, pieces = self._tokens(fast, control)
         bos_id = self._named_id("bos_token", "cls_token")
         eos_id = self._named_id("eos_token", "sep_token")
         begins, ends = self._post_processor(bos_id, eos_id)
@@ -180,9 +183,8 @@ class _Directory:
 
     # Tokens.
 
-    def _tokens(
-        self, fast: FastTokenizer, control: ControlTokens, vocab_size: int | None
-    ) -> tuple[list[str], list[bytes]]:
+    def _tokens(self, fast: FastTokenizer, control: ControlTokens) -> tuple[list[str], list[bytes]]:
+        vocab_size = self.vocab_size
         spelled = {token_id: token for token, token_id in fast.get_vocab(with_added_tokens=False).items()} | {
             token.id: token.content for token in self.added
         }

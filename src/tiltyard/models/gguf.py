@@ -160,6 +160,12 @@ class GgufFile:
         info = self.tensors[name]
         return np.frombuffer(self._mapping, dtype=np.uint8, count=info.size_bytes, offset=info.offset)
 
+    def forget(self, name: str) -> None:
+        """Give the memory of a tensor's pages back; they are read again if they are needed again."""
+        info = self.tensors[name]
+        start = info.offset // mmap.PAGESIZE * mmap.PAGESIZE
+        self._mapping.madvise(mmap.MADV_DONTNEED, start, info.offset + info.size_bytes - start)
+
     def metadata_bytes(self, key: str) -> bytes:
         """Return the encoded value of a metadata pair (type word and value), for digests."""
         start, end = self._spans[key]

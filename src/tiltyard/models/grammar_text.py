@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import orjson
 from llguidance import LLMatcher
-from llguidance.gbnf_to_lark import any_to_lark
+from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from tiltyard.identity.canonical import Json
 from tiltyard.wire.structured import Structure
@@ -18,6 +18,12 @@ from tiltyard.wire.structured import Structure
 NO_FORCING = '\n%llguidance {"no_forcing": true}\n'
 """At the end of a grammar, where it moves no line number and overrules. Without it the library asks for a canonical tokenization of forced text, and would call Python inside a mask."""
 
+GBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
+LARK_PART = re.compile(
+    r'//[^\n]*|%[^\n]*|"(?:[^"\\]|\\.)*"|/(?:[^/\\]|\\.)+/|[A-Za-z_][A-Za-z0-9_]*|\s+|.', re.DOTALL
+)
+"""Comments, directives, strings, expressions, names, white space, anything else."""
+LARK_CHARACTER = re.compile(r"\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\x[0-9a-fA-F]{2}|\\.|.", re.DOTALL)
 WHERE_IN_OURS = re.compile(r"^at 1\(\d+\): failed to compile JSON schema: ")
 MORE = re.compile(r"\n   1 \| |\n<backtrace>|\n<non-verbose/>|\n<state>")
 """What the library adds to its reasons."""
@@ -87,11 +93,32 @@ def _json(structure: Structure) -> str:
 
 
 def _lark(source: str) -> str:
+    if GBNF_RULE.search(source) is None:
+        return source + NO_FORCING
     try:
-        lark = any_to_lark(source)
+        lark = gbnf_to_lark(source)
     except Exception as error:
         raise NotExpressible(f"the GBNF grammar cannot be read: {error}") from error
-    return lark + NO_FORCING
+    return _one_character_each(lark) + NO_FORCING
+
+
+def _one_character_each(lark: str) -> str:
+    """Make every terminal a single character, as GBNF means it.
+
+    Lark's terminals take all they can: of `num ::= [0-9]+ ws` and `root ::= num "\\n"`, `ws` would always take the
+    line feed, and no text would ever be complete.
+    """
+    parts: list[str] = []
+    for part in LARK_PART.findall(lark):
+        if part.startswith('"'):
+            characters = LARK_CHARACTER.findall(part[1:-1])
+            alone = " ".join(f'"{character}"' for character in characters) or '""'
+            parts.append(f"({alone})")
+        elif part.isupper() and part.isidentifier():
+            parts.append("terminal_" + part.lower())
+        elif not part.startswith("//"):
+            parts.append(part)
+    return "".join(parts)
 
 
 def _quoted(text: str) -> str:

@@ -17,6 +17,12 @@ LLAMA3_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+# Words end where a capital follows a small letter; marks belong to letters (Mistral Nemo).
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+TEKKEN_PATTERN = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 QWEN2_PATTERN = LLAMA3_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
@@ -68,12 +74,17 @@ def _falcon() -> PreTokenizer:
     )
 
 
+LLAMA3 = Rule(_pattern(LLAMA3_PATTERN), ignore_merges=True, add_bos=True)
+
 RULES: dict[str, Rule] = {
     "gpt-2": Rule(_gpt2),
     "smollm": Rule(_single_digits),
     "starcoder": Rule(_single_digits),
     "refact": Rule(_single_digits),
-    "llama-bpe": Rule(_pattern(LLAMA3_PATTERN), ignore_merges=True, add_bos=True),
+    "llama-bpe": LLAMA3,
+    "llama3": LLAMA3,
+    "llama-v3": LLAMA3,
+    "tekken": Rule(_pattern(TEKKEN_PATTERN), ignore_merges=True, add_bos=True),
     "qwen2": Rule(_pattern(QWEN2_PATTERN), normalize=NFC),
     "deepseek-coder": Rule(_deepseek_coder),
     "falcon": Rule(_falcon),

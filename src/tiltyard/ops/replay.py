@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Protocol
 
 import orjson
@@ -28,6 +29,7 @@ from tiltyard.identity.manifest import Behaviour
 from tiltyard.identity.rope import RopeScaling
 from tiltyard.identity.store import IdentityStore
 from tiltyard.kernels import NUMERICS_VERSION
+from tiltyard.models.adapters import Adapter
 from tiltyard.models.gguf import GgufFile
 from tiltyard.models.grammar import ENGINE
 from tiltyard.models.resolve import TEMPLATE_KEY
@@ -191,9 +193,12 @@ class Replayer:
             )
         path = self._find_model(wanted.weights.digest)
         self._report(f"loading {path.name} ({wanted.weights.served_as}) as {wanted.digest[:19]}")
-        model = LocalModel.load(
-            path, {NAME: self._declaration(wanted, path)}, settings=self._settings, base_dir=path.parent
-        )
+        declaration = self._declaration(wanted, path)
+        with TemporaryDirectory() as directory:
+            if wanted.adapters:
+                Adapter.stored(self._store, wanted.adapters[0]).write(Path(directory))
+                declaration = declaration.model_copy(update={"adapter": directory})
+            model = LocalModel.load(path, {NAME: declaration}, settings=self._settings, base_dir=path.parent)
         if (made := model.host.identity(NAME).behaviour_digest) != wanted.digest:
             raise ModelRejected(f"this build makes {made} of the manifest of {wanted.digest}")
         return model

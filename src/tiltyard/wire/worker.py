@@ -28,6 +28,13 @@ class WireModel(BaseModel):
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
 
+class DraftSpec(WireModel):
+    """A model file that guesses for the worker's own."""
+
+    model_path: str
+    quantization: Literal["as-stored", "q4_0", "q8_0"] = "as-stored"
+
+
 class WorkerSpec(WireModel):
     """The JSON file from which `python -m tiltyard.worker SPEC` starts one worker process."""
 
@@ -49,6 +56,16 @@ class WorkerSpec(WireModel):
     max_queue: int = 256
     class_weights: dict[ServiceClass, float] | None = None
     """`None`: the engine's own."""
+    speculation: Literal["off", "prompt-lookup", "draft"] = "off"
+    """How tokens are guessed ahead."""
+    draft: DraftSpec | None = None
+    """Who guesses, where `speculation` is `draft`."""
+    spill_bytes: int = 0
+    """0: no second tier."""
+    spill_dir: str | None = None
+    expert_directory: str | None = None
+    """Where experts of a mixture lie that are not in memory; `None`: all are."""
+    expert_memory_bytes: int = 0
     identity_store: str
     """Root of the content-addressed files; the worker keeps its manifests there."""
     packed_cache: str | None = None
@@ -113,3 +130,6 @@ class FinishedAnswer(WireModel):
     decode_ms: float
     time_to_first_token_ms: float | None
     peak_kv_blocks: int
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    """Of the drafted ones, those that were right: each saved a step."""

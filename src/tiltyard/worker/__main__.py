@@ -25,9 +25,11 @@ from tiltyard.identity.store import IdentityStore
 from tiltyard.wire.worker import WorkerSpec
 from tiltyard.worker.app import WorkerDoors
 from tiltyard.worker.host import HostSettings, ModelHost, load_host
+from tiltyard.worker.load import ExpertsOnDisk
 from tiltyard.worker.local import LocalModel
 from tiltyard.worker.packed_cache import PackedCache
 from tiltyard.worker.service import WorkerService
+from tiltyard.worker.speculate import DraftSource
 from tiltyard.worker.usage_metrics import WARM_UP_TENANT
 
 PARENT_WATCH_S = 0.5
@@ -141,7 +143,19 @@ def load(spec: WorkerSpec) -> ModelHost:
             packed_cache=None
             if spec.packed_cache is None
             else PackedCache(Path(spec.packed_cache), spec.packed_cache_bytes),
+            spill_bytes=spec.spill_bytes,
+            spill_dir=None if spec.spill_dir is None else Path(spec.spill_dir),
             fairness=FairnessConfig() if spec.class_weights is None else FairnessConfig(spec.class_weights),
+            speculation=(
+                DraftSource(Path(spec.draft.model_path), spec.draft.quantization)
+                if spec.draft is not None
+                else "prompt-lookup"
+                if spec.speculation == "prompt-lookup"
+                else "off"
+            ),
+            experts=None
+            if spec.expert_directory is None
+            else ExpertsOnDisk(Path(spec.expert_directory), spec.expert_memory_bytes),
         ),
         store=IdentityStore(Path(spec.identity_store)),
         progress=progress,
@@ -160,7 +174,9 @@ def warm(host: ModelHost) -> None:
         LocalModel(host).generate(served.name, messages=words, seed=0, max_tokens=2)
     rows = min(WARM_UP_ROWS, host.max_context_tokens - 1, host.config.vocab_size)
     hot = SamplingSettings(temperature=1.0, top_p=0.9)
-    host.engine.submit(EngineRequest("warm-up", tuple(range(rows)), hot, 2, frozenset(), "warm-up", tenant=WARM_UP_TENANT))
+    host.engine.submit(
+        EngineRequest("warm-up", tuple(range(rows)), hot, 2, frozenset(), "warm-up", tenant=WARM_UP_TENANT)
+    )
     while host.engine.has_work:
         host.engine.step()
 

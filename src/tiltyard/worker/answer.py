@@ -101,6 +101,7 @@ class AnswerPlan:
     shown_prompt_logprobs: int | None = None
     echo: bool = False
     """Whether the prompt stands before the answer."""
+    adapter: int = 0
 
     def engine_requests(self) -> tuple[EngineRequest, ...]:
         """One request a choice; choice `i` draws from seed `seed + i` (modulo 2^64)."""
@@ -133,6 +134,7 @@ class AnswerPlan:
                 deadline_s=self.terms.deadline_s,
                 grammar=self.grammar,
                 prompt_logprobs=self.prompt_logprobs,
+                adapter=self.adapter,
             )
             for index in range(self.n)
         )
@@ -280,6 +282,7 @@ class Answer:
         self.expired: Literal["queue", "total"] | None = None
         """Which deadline ended a choice, if one did."""
         self._peak_blocks: dict[str, int] = {}
+        self._drafted: dict[str, tuple[int, int]] = {}  # guessed for a choice, and right
         self._by_request: Mapping[str, Choice] = {c.request.request_id: c for c in self.choices}
 
     @property
@@ -307,6 +310,7 @@ class Answer:
             self.first_token_s = at_s
             self.cached_tokens = token.cached_tokens
         self._peak_blocks[token.request_id] = token.kv_blocks
+        self._drafted[token.request_id] = (token.drafted_tokens, token.accepted_tokens)
         update = choice.accept(token)
         if not self.finished and all(c.finish_reason is not None for c in self.choices):
             self.finished_s = at_s
@@ -356,4 +360,6 @@ class Answer:
             decode_ms=(finished - first) * 1e3,
             time_to_first_token_ms=None if self.first_token_s is None else (first - self.submitted_s) * 1e3,
             peak_kv_blocks=sum(self._peak_blocks.values()),
+            drafted_tokens=sum(drafted for drafted, _ in self._drafted.values()),
+            accepted_tokens=sum(accepted for _, accepted in self._drafted.values()),
         )

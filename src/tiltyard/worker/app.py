@@ -75,6 +75,7 @@ class WorkerDoors:
         terms = _terms(request)
         body = parse_chat_request(await _body(request))
         identity = service.host.identity(body.model)
+        service.admit(terms.priority, body.n)
         messages = [message.model_dump() for message in body.messages]
         # In a thread: megabytes of text take seconds, and the other answers must go on.
         prompt = await asyncio.to_thread(
@@ -102,6 +103,7 @@ class WorkerDoors:
         terms = _terms(request)
         body = parse_completion_request(await _body(request))
         identity = service.host.identity(body.model)
+        service.admit(terms.priority, body.n)
         prompt = await asyncio.to_thread(
             service.host.encode_text, body.prompt, truncated=body.truncate_prompt_tokens is not None
         )

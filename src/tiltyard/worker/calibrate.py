@@ -10,8 +10,8 @@ import numpy as np
 from tiltyard.engine.batch import ForwardModel
 from tiltyard.engine.speculation import StepCosts
 
-ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
-ROUNDS = 3
+ROWS = (1, 2, 3, 4, 6, 8, 16)
+ROUNDS = 2
 
 
 def measure_step_costs(
@@ -32,4 +32,4 @@ def measure_step_costs(
             model.forward(tokens, positions, owners, table, positions, logits)
             best[index] = min(best[index], clock() - began)
     costs = np.maximum.accumulate(best) / best[0]
-    return StepCosts(ROWS, tuple(costs.tolist()))
+    return StepCosts(ROWS, tuple(costs.tolist()), first_s=best[0])

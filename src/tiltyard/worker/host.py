@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from tiltyard import __version__
 from tiltyard.engine.constraint import Grammar
 from tiltyard.engine.engine import Engine, EngineConfig
 from tiltyard.engine.fairness import FairnessConfig
+from tiltyard.engine.spill import SpillStore
 from tiltyard.engine.verify import Observer
 from tiltyard.errors import ConfigurationError, ContextTooLong, InvalidRequest, NotFound
 from tiltyard.identity.canonical import Digest
@@ -28,8 +30,10 @@ from tiltyard.wire.decoding import Decoding
 from tiltyard.wire.worker import IdentityStatus
 from tiltyard.worker.answer import DEFAULT_TERMS, AnswerPlan, Terms
 from tiltyard.worker.grammars import Grammars
-from tiltyard.worker.load import KeptPacking, load_native
+from tiltyard.worker.load import ExpertsOnDisk, KeptPacking, add_adapters, load_native
 from tiltyard.worker.packed_cache import PackedCache
+from tiltyard.worker.speculate import DraftSource, SpeculationChoice, load_draft, speculation_of
+from tiltyard.worker.spill_file import SpillFile
 
 Progress = Callable[[int, int], None]
 """`(bytes packed, bytes in all)`."""
@@ -46,6 +50,13 @@ class HostSettings:
     max_sequences: int = 64
     packed_cache: PackedCache | None = None
     fairness: FairnessConfig = field(default_factory=FairnessConfig)
+    speculation: SpeculationChoice = "off"
+    spill_bytes: int = 0
+    """Budget of the second tier of the KV cache; 0 is off."""
+    spill_dir: Path | None = None
+    """Where its file lies; `None` for the system's directory of temporary files."""
+    experts: ExpertsOnDisk | None = None
+    """`None`: all experts of a mixture are in memory."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +67,8 @@ class ServedIdentity:
     declaration: IdentityDeclaration
     resolved: ResolvedIdentity
     deployment: Deployment
+    adapter: int = 0
+    """Its LoRA adapter as the loaded model numbers it; 0: none."""
 
     @property
     def behaviour_digest(self) -> Digest:
@@ -104,13 +117,17 @@ class ModelHost:
         tokenizer: Tokenizer,
         identities: Mapping[str, ServedIdentity],
         config: EngineConfig,
+        spill: SpillStore | None = None,
+        expert_counters: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
         self.native = native
         self.tokenizer = tokenizer
         self.identities = identities
         self.config = config
-        self.engine = Engine(native, config)
+        self.engine = Engine(native, config, spill)
         self.grammars = Grammars(tokenizer, config.vocab_size)
+        self.expert_counters = expert_counters
+        """Of a mixture: hits, misses and more; `None` where there are no experts."""
 
     @property
     def max_context_tokens(self) -> int:
@@ -196,6 +213,7 @@ class ModelHost:
             prompt_logprobs=max(wanted, default=None),
             shown_prompt_logprobs=request.prompt_logprobs,
             echo=request.echo,
+            adapter=identity.adapter,
         )
         self.engine.check(plan.engine_requests()[0])
         return plan
@@ -242,11 +260,24 @@ def load_host(
             threads=settings.threads,
             isa=choose_isa(settings.isa),
             progress=heard,
+            experts=settings.experts,
             packing=None if cache is None else KeptPacking(cache, weights_digest),
         )
         tokenizer = tokenizing.result()
+        draft = (
+            load_draft(
+                settings.speculation,
+                gguf,
+                threads=settings.threads,
+                isa=settings.isa,
+                precision=first.kv_precision,
+            )
+            if isinstance(settings.speculation, DraftSource)
+            else None
+        )
+    adapters = add_adapters(native, resolved.values())
     native.allocate_kv(1, first.kv_precision)  # to learn the size of a block
-    bytes_a_block = native.kv_bytes_per_block
+    bytes_a_block = native.kv_bytes_per_block + (draft.native.kv_bytes_per_block if draft else 0)
     blocks = settings.kv_memory_bytes // bytes_a_block
     if blocks < 1:
         raise ConfigurationError(
@@ -263,10 +294,23 @@ def load_host(
         max_context=architecture.max_positions,
         observe=observe,
         fairness=settings.fairness,
+        speculation=speculation_of(
+            settings.speculation,
+            draft,
+            native,
+            blocks=blocks,
+            vocab_size=architecture.vocab_size,
+            precision=first.kv_precision,
+        ),
     )
+    speculation = draft.name if draft else None if settings.speculation == "off" else "prompt-lookup"
     served = {
         name: ServedIdentity(
-            name, identities[name], one, _deployment(one.behaviour.digest, native, config, hardware_name())
+            name,
+            identities[name],
+            one,
+            _deployment(one.behaviour.digest, native, config, speculation),
+            0 if one.adapter is None else adapters[one.adapter.digest],
         )
         for name, one in resolved.items()
     }
@@ -275,7 +319,18 @@ def load_host(
             identity.resolved.put_artifacts(store)
             store.put_manifest(identity.resolved.behaviour)
             store.put_manifest(identity.deployment)
-    return ModelHost(native=native, tokenizer=tokenizer, identities=served, config=config)
+    spill = None
+    if settings.spill_bytes:
+        directory = settings.spill_dir or Path(tempfile.gettempdir())
+        spill = SpillFile(directory, block_bytes=native.kv_bytes_per_block, budget_bytes=settings.spill_bytes)
+    return ModelHost(
+        native=native,
+        tokenizer=tokenizer,
+        identities=served,
+        config=config,
+        spill=spill,
+        expert_counters=(lambda: native.expert_counters) if architecture.n_experts else None,
+    )
 
 
 def hardware_name() -> str:
@@ -301,7 +356,9 @@ def _one_way_of_holding(identities: Mapping[str, IdentityDeclaration]) -> Identi
     return next(iter(identities.values()))
 
 
-def _deployment(behaviour: Digest, native: NativeModel, config: EngineConfig, hardware: str) -> Deployment:
+def _deployment(
+    behaviour: Digest, native: NativeModel, config: EngineConfig, speculation: str | None
+) -> Deployment:
     return Deployment(
         behaviour=behaviour,
         engine_build=f"tiltyard {__version__}",
@@ -310,5 +367,6 @@ def _deployment(behaviour: Digest, native: NativeModel, config: EngineConfig, ha
         block_tokens=BLOCK_TOKENS,
         kv_blocks=config.kv_blocks,
         max_batch_tokens=config.max_batch_tokens,
-        hardware=hardware,
+        speculation=speculation,
+        hardware=hardware_name(),
     )

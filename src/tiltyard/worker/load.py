@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-from tiltyard.errors import ModelRejected
+from tiltyard.errors import ConfigurationError, ModelRejected, StorageFailed
 from tiltyard.identity.canonical import Digest
 from tiltyard.kernels import NativeModel, choose_isa
 from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
+from tiltyard.models.resolve import ResolvedIdentity
 from tiltyard.worker.packed_cache import PackedCache, PackedTensor
 from tiltyard.worker.shape import native_shape
 
-SERVED_TYPES = frozenset(("F32", "F16", "Q4_0", "Q4_1", "Q8_0"))
+SERVED_TYPES = frozenset(
+    ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
+)
 """Storage types that the kernels read."""
 REQUANTIZED: dict[str, int | None] = {"as-stored": None, "q4_0": 2, "q8_0": 8}
 """What `served_as` means as a ggml type."""
@@ -28,6 +32,14 @@ class KeptPacking:
     weights: Digest
 
 
+@dataclass(frozen=True)
+class ExpertsOnDisk:
+    """Where the experts of a mixture lie, and how many bytes of them may be in memory."""
+
+    directory: Path
+    memory_bytes: int
+
+
 def load_native(
     gguf: GgufFile,
     architecture: Architecture,
@@ -36,6 +48,7 @@ def load_native(
     threads: int,
     isa: str,
     progress: Callable[[int, int], None] | None = None,
+    experts: ExpertsOnDisk | None = None,
     packing: KeptPacking | None = None,
 ) -> NativeModel:
     """Make a model that can compute; `progress` hears (bytes done, bytes in all) after each tensor.
@@ -55,28 +68,32 @@ def load_native(
     chosen = choose_isa(isa)
     try:
         model = NativeModel(**native_shape(architecture), threads=threads, isa=chosen)
+        on_disk = experts is not None and architecture.n_experts > 0
+        if experts is not None and on_disk:
+            _offload(model, experts)
         total = sum(gguf.tensors[name].size_bytes for name in wanted)
         done = 0
+        cached = [name for name, shape in wanted.items() if len(shape) > 1]
         kept = None if packing is None else packing.cache.open(packing.weights, quantization)
         for name, shape in wanted.items():
             info = gguf.tensors[name]
-            matrix = len(shape) == 2
-            if matrix and kept is not None and packing is not None:
+            if kept is not None and packing is not None and name in cached:
                 kept = _set_packed(model, name, kept, packing, quantization)
-            if not matrix or kept is None:
-                # Norms stay as they are: re-quantizing concerns matrices.
-                target = REQUANTIZED[quantization] if matrix else None
+            if kept is None or name not in cached:
+                target = REQUANTIZED[quantization] if is_requantized(name, shape) else None
                 model.set_tensor(name, info.ggml_type, gguf.tensor_data(name), target)
+            gguf.forget(name)  # packed: two copies in memory would be one too many
             done += info.size_bytes
             if progress is not None:
                 progress(done, total)
+        if experts is not None and on_disk:
+            _check_budget(model, experts)
         model.finish()
     except ValueError as error:
         # The kernels have limits of their own (a width that is no multiple of 32, an odd head).
         raise ModelRejected(f"{gguf.path} cannot be served by the native kernels: {error}") from error
-    if packing is not None and kept is None:
-        matrices = (name for name, shape in wanted.items() if len(shape) == 2)
-        packing.cache.keep(packing.weights, quantization, model, matrices)
+    if packing is not None and kept is None and not on_disk:
+        packing.cache.keep(packing.weights, quantization, model, cached)
     return model
 
 
@@ -90,3 +107,45 @@ def _set_packed(
         packing.cache.discard(packing.weights, quantization, str(error))
         return None
     return kept
+
+
+def is_requantized(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether re-quantizing concerns a tensor: matrices, but for a router, whose smallest error moves a whole expert."""
+    return len(shape) > 1 and not name.endswith("ffn_gate_inp.weight")
+
+
+def _check_budget(model: NativeModel, experts: ExpertsOnDisk) -> None:
+    least = model.expert_counters["least_bytes"]
+    if experts.memory_bytes < least:
+        raise ConfigurationError(
+            f"expert_memory_mb leaves {experts.memory_bytes:,} bytes; one expert of each layer takes {least:,}. "
+            f"Set expert_memory_mb to at least {-(-least >> 20)}.",
+            param="expert_memory_mb",
+        )
+
+
+def _offload(model: NativeModel, experts: ExpertsOnDisk) -> None:
+    try:
+        experts.directory.mkdir(parents=True, exist_ok=True)
+        model.offload_experts(str(experts.directory), experts.memory_bytes)
+    except (OSError, RuntimeError) as error:
+        raise StorageFailed(
+            f"experts cannot be kept on disk in {experts.directory}: {error}; free some space, choose another "
+            "cache directory (TILTYARD_CACHE), or leave workers.expert_memory_mb out"
+        ) from None
+
+
+def add_adapters(model: NativeModel, identities: Iterable[ResolvedIdentity]) -> dict[Digest, int]:
+    """Give a model the adapters of its identities, each once; returns their numbers by digest.
+
+    Raises `ModelRejected` for an adapter that is not for this model.
+    """
+    numbers: dict[Digest, int] = {}
+    for identity in identities:
+        adapter = identity.adapter
+        if adapter is not None and adapter.digest not in numbers:
+            matrices = {
+                name: (low.down, low.up) for name, low in adapter.matrices(identity.architecture).items()
+            }
+            numbers[adapter.digest] = model.add_adapter(adapter.scale, matrices)
+    return numbers

@@ -133,6 +133,7 @@ class EngineLoop:
         if ended > started:
             speed = result.batch_tokens / (ended - started)
             self._speed = speed if not self._speed else 0.9 * self._speed + 0.1 * speed
+            self._engine.learn_speed(self._speed)
         self._publish()
         self._deliver(StepReport(result, started, ended))
 

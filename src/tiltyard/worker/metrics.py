@@ -62,6 +62,17 @@ COUNTS = (
         "Requests that were not admitted by their queue deadline.",
     ),
     ("expired", "tiltyard_expired", "Requests that did not finish by their deadline."),
+    ("copied_blocks", "tiltyard_kv_blocks_copied", "Blocks shared in part and written on in a copy."),
+    ("evicted_blocks", "tiltyard_kv_blocks_evicted", "Cached blocks that left memory."),
+    ("spilled_blocks", "tiltyard_kv_blocks_spilled", "Of those, blocks kept in the second tier."),
+    ("restored_blocks", "tiltyard_kv_blocks_restored", "Blocks that came back from the second tier."),
+    (
+        "spill_skipped_blocks",
+        "tiltyard_kv_blocks_recomputed",
+        "Spilled blocks that were faster to compute than to load.",
+    ),
+    ("spill_damaged", "tiltyard_kv_blocks_damaged", "Spilled blocks that came back damaged, or not at all."),
+    ("spill_failures", "tiltyard_kv_spill_failures", "Blocks that the second tier could not keep."),
     (
         "class_preemptions",
         "tiltyard_class_preemptions",
@@ -105,6 +116,9 @@ class WorkerMetrics:
             counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix tree."),
             counter("vllm:prompt_tokens", "Tokens run as prefill."),
             counter("vllm:generation_tokens", "Tokens generated."),
+            counter("vllm:spec_decode_num_drafts", "Times that tokens were guessed ahead for a request."),
+            counter("vllm:spec_decode_num_draft_tokens", "Tokens guessed ahead."),
+            counter("vllm:spec_decode_num_accepted_tokens", "Guessed tokens that were right."),
         )
         self._success = Counter(
             "vllm:request_success",
@@ -205,4 +219,7 @@ class WorkerMetrics:
             counters.prefix_hit_tokens,
             counters.prompt_tokens,
             counters.generated_tokens,
+            counters.drafts,
+            counters.draft_tokens,
+            counters.accepted_tokens,
         )

@@ -27,6 +27,7 @@ from tiltyard.wire.sse import DONE_FRAME, frame
 from tiltyard.wire.terms import HEADER_DEADLINE, HEADER_QUEUE_DEADLINE
 from tiltyard.wire.worker import WorkerStatus
 from tiltyard.worker.answer import Answer, AnswerPlan
+from tiltyard.worker.expert_metrics import ExpertCollector
 from tiltyard.worker.frames import Framing
 from tiltyard.worker.host import ModelHost
 from tiltyard.worker.loop import EngineLoop, EngineState, StepReport
@@ -128,6 +129,8 @@ class WorkerService:
         self.worker = worker
         self.host = host
         self.metrics = WorkerMetrics(worker, host.engine)
+        if host.expert_counters is not None:
+            self.metrics.registry.register(ExpertCollector(worker, host.expert_counters))
         self.draining = False
         self.dead = False
         self.warmed = False
@@ -157,15 +160,17 @@ class WorkerService:
         self._engine.stop()
         self.host.grammars.close()
 
-    def admit(self, plan: AnswerPlan) -> None:
-        """Raise `Unavailable` while draining or dead, `Overloaded` if the queue is full."""
+    def admit(self, own: RequestClass, choices: int) -> None:
+        """Raise `Unavailable` while draining or dead, `Overloaded` if the queue of a class is full.
+
+        Asked first before a prompt is tokenized, so that who is turned away costs nothing.
+        """
         if self.dead:
             raise Unavailable(f"worker {self.worker} has failed; ask another one")
         if self.draining:
             self.metrics.rejected("draining")
             raise Unavailable(f"worker {self.worker} is draining; ask another one")
-        own = plan.terms.priority
-        if self._queued[own] + plan.n > self._max_queue:
+        if self._queued[own] + choices > self._max_queue:
             self.metrics.rejected("queue_full")
             wait_s = self._retry_after_s(own)
             raise Overloaded(
@@ -179,7 +184,7 @@ class WorkerService:
 
         Raises as `admit` does, and `Conflict` if a generation of this id is running.
         """
-        self.admit(plan)
+        self.admit(plan.terms.priority, plan.n)
         answer = Answer(plan, self.host.tokenizer, submitted_s=time.perf_counter())
         live = LiveAnswer(answer, framing(answer), stream=stream)
         requests = [choice.request for choice in answer.choices]

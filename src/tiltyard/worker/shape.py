@@ -34,6 +34,9 @@ class NativeShape(TypedDict):
     rope_tables: list[RopeTable]
     layer_rope: list[int]
     rope_factors: bool
+    n_experts: int
+    n_experts_used: int
+    expert_ff_dim: int
 
 
 def native_shape(architecture: Architecture) -> NativeShape:
@@ -67,4 +70,7 @@ def native_shape(architecture: Architecture) -> NativeShape:
         rope_tables=tables,
         layer_rope=[int(is_local and len(tables) > 1) for is_local in local],
         rope_factors=a.rope_factors,
+        n_experts=a.n_experts,
+        n_experts_used=a.n_experts_used,
+        expert_ff_dim=a.expert_ff_dim,
     )

@@ -1,0 +1,77 @@
+"""`POST /v1/embeddings`."""
+
+from __future__ import annotations
+
+import aiohttp
+from fastapi import APIRouter
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from tiltyard.client.failures import error_from_response
+from tiltyard.errors import Overloaded, Unavailable
+from tiltyard.gateway.attempt import WorkerLost
+from tiltyard.gateway.body import read_body, while_connected
+from tiltyard.gateway.door import DEFAULT_TENANT, Door
+from tiltyard.gateway.errors import CLIENT_CLOSED
+from tiltyard.gateway.openapi import request_schema
+from tiltyard.router.router import Route
+from tiltyard.wire.embeddings import EmbeddingsRequest, parse_embeddings_request
+from tiltyard.wire.worker import HEADER_IDENTITY, HEADER_TENANT
+
+CHARACTERS_A_TOKEN = 4
+
+
+def embedding_routes(door: Door) -> APIRouter:
+    """The route for embeddings."""
+    routes = APIRouter(tags=["embed"])
+
+    @routes.post(
+        "/v1/embeddings",
+        summary="Turn texts into vectors",
+        openapi_extra=request_schema(EmbeddingsRequest),
+        response_class=Response,
+    )
+    async def embeddings(request: Request) -> Response:
+        """One vector of length 1 for each text; nothing is generated, so nothing is recorded."""
+        asked = parse_embeddings_request(await read_body(request, door.max_body_bytes))
+        try:
+            return await while_connected(_from_a_worker(door, asked), request.receive)
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_CLOSED)
+
+    return routes
+
+
+async def _from_a_worker(door: Door, asked: EmbeddingsRequest) -> Response:
+    """Ask a worker, and another one if the first is gone or takes nothing more."""
+    identity = door.router.resolve(asked.model)
+    route = door.router.choose(identity)
+    try:
+        return await _ask(door, asked, route)
+    except (WorkerLost, Unavailable, Overloaded) as error:
+        name = route.worker.name
+        if isinstance(error, WorkerLost):
+            door.router.registry.suspect(name, error.message)
+        if all(worker.name == name for worker in door.router.registry.serving(identity)):
+            raise
+        door.metrics.retries.inc()
+        return await _ask(door, asked, door.router.choose(identity, without={name}))
+
+
+async def _ask(door: Door, asked: EmbeddingsRequest, route: Route) -> Response:
+    tokens = sum(len(t) // CHARACTERS_A_TOKEN + 1 if isinstance(t, str) else len(t) for t in asked.input)
+    headers = {"content-type": "application/json", HEADER_TENANT: DEFAULT_TENANT}
+    with door.router.lease(route.worker.name, tokens):
+        try:
+            answer = await door.hop.post(
+                f"{route.url}/v1/embeddings", asked.to_worker(route.identity.name), headers
+            )
+            async with answer:
+                body = await answer.read()
+        except aiohttp.ClientError as error:
+            raise WorkerLost(f"worker {route.worker.name} went away in the middle of the request") from error
+    if answer.status != 200:
+        raise error_from_response(answer.status, answer.headers, body)
+    return Response(
+        body, headers={HEADER_IDENTITY: route.identity.behaviour}, media_type="application/json"
+    )

@@ -1,0 +1,98 @@
+"""`POST /v1/embeddings` in OpenAI's shape: what may be asked, and what is answered."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from tiltyard.wire.openai import MAX_TOKEN_ID, MAX_USER_CHARACTERS, Strict
+from tiltyard.wire.problems import parse_object, problem
+
+MAX_INPUTS = 2_048
+"""As many as OpenAI takes."""
+WRONG_INPUT = "it must be a string, a list of token ids, or a list of such, none of them empty"
+
+
+def _inputs(value: object) -> object:
+    """One text or several, each a string or a list of token ids, as a list of texts."""
+    texts = value if isinstance(value, list) and value and isinstance(value[0], (str, list)) else [value]
+    for index, text in enumerate(texts):
+        if isinstance(text, str) and text:
+            continue
+        if isinstance(text, list) and text and all(_is_token_id(item) for item in text):
+            continue
+        where = f"input {index}: " if len(texts) > 1 else ""
+        raise PydanticCustomError("input_type", "{where}" + WRONG_INPUT, {"where": where})
+    return texts
+
+
+def _is_token_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_TOKEN_ID
+
+
+class EmbeddingsRequest(Strict):
+    """`POST /v1/embeddings`."""
+
+    model: str = Field(min_length=1, max_length=256)
+    input: Annotated[
+        list[str | list[int]], BeforeValidator(_inputs), Field(min_length=1, max_length=MAX_INPUTS)
+    ]
+    encoding_format: Literal["float", "base64"] = "float"
+    """`base64` is of little-endian float32."""
+    dimensions: int | None = Field(default=None, ge=1)
+    """Only the model's own width is honoured: a shortened vector of a model not trained for it means little."""
+    user: str | None = Field(default=None, min_length=1, max_length=MAX_USER_CHARACTERS)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        return {name: v for name, v in value.items() if v is not None or name not in cls.model_fields}
+
+    def to_worker(self, identity: str) -> bytes:
+        """The body for a worker."""
+        body = self.model_dump(mode="json", exclude_none=True, exclude={"user"})
+        return orjson.dumps(body | {"model": identity})
+
+
+def parse_embeddings_request(body: bytes) -> EmbeddingsRequest:
+    """Read and check a request; raises `InvalidRequest` or `UnknownField` naming the field.
+
+    >>> parse_embeddings_request(b'{"model": "m", "input": "Hi"}').input
+    ['Hi']
+    """
+    try:
+        return EmbeddingsRequest.model_validate(parse_object(body))
+    except ValidationError as error:
+        raise problem(error, EmbeddingsRequest.model_fields) from error
+
+
+def embeddings_json(
+    model: str,
+    vectors: Sequence[NDArray[np.float32]],
+    encoding: Literal["float", "base64"],
+    *,
+    prompt_tokens: int,
+) -> bytes:
+    """The answer; floats are written as the shortest decimals that read back to the same float32."""
+    data = [
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": base64.b64encode(vector.astype("<f4").tobytes()).decode()
+            if encoding == "base64"
+            else np.ascontiguousarray(vector),
+        }
+        for index, vector in enumerate(vectors)
+    ]
+    usage = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
+    answer = {"object": "list", "data": data, "model": model, "usage": usage}
+    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
