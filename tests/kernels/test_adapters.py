@@ -11,8 +11,9 @@ from kernel_models import F16, F32, Q4_0, Q4_1, Q8_0, SMALL, SmallModel, run
 from numpy.typing import NDArray
 
 from tiltyard.kernels import NativeModel, available_isas
-from tiltyard.kernels.reference import LowRank, forward_exact, forward_float
+from tiltyard.kernels.reference import LowRank, forward_exact
 from tiltyard.kernels.reference_experts import Experts
+from tiltyard.kernels.reference_float import forward_float
 
 SHAPE = replace(SMALL, n_heads=4, head_dim=16, rope_dim=16, dim=64, ff_dim=96)
 MODELS = {

@@ -9,7 +9,8 @@ import pytest
 from kernel_models import F16, F32, FAMILIES, Q4_0, Q4_1, Q8_0, SMALL, SmallModel, run
 
 from tiltyard.kernels import available_isas
-from tiltyard.kernels.reference import decode, forward_exact, forward_float
+from tiltyard.kernels.reference import decode, forward_exact
+from tiltyard.kernels.reference_float import forward_float
 
 MODELS = {
     "default mix": SmallModel(SMALL),

@@ -14,8 +14,9 @@ from kernel_models import F16, F32, Q4_0, Q4_1, Q8_0, SMALL, SmallModel, read_gg
 from test_invariance import BLOCKS, alone, together
 
 from tiltyard.kernels import NativeModel, available_isas, log_probabilities
-from tiltyard.kernels.reference import forward_exact, forward_float
+from tiltyard.kernels.reference import forward_exact
 from tiltyard.kernels.reference_experts import Experts, choose
+from tiltyard.kernels.reference_float import forward_float
 
 SHAPE = replace(SMALL, head_dim=16, n_heads=4, rope_dim=16, dim=64, ff_dim=96)
 MODELS = {

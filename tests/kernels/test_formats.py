@@ -24,7 +24,8 @@ from kernel_models import (
 from numpy.typing import NDArray
 
 from tiltyard.kernels import available_isas
-from tiltyard.kernels.reference import forward_exact, forward_float
+from tiltyard.kernels.reference import forward_exact
+from tiltyard.kernels.reference_float import forward_float
 from tiltyard.kernels.reference_formats import decode
 
 SHAPE = replace(SMALL, n_layers=1, dim=256, n_heads=8, n_kv_heads=4, ff_dim=512, vocab_size=70)

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from family_models import CASES, GOLDENS, GREEDY_TOKENS, FamilyCase
 from tiltyard.kernels import BLOCK_TOKENS, NativeModel
-from tiltyard.kernels.reference import Matrix, Shape, forward_float
+from tiltyard.kernels.reference import Matrix, Shape
+from tiltyard.kernels.reference_float import forward_float
 from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
 from tiltyard.worker.load import load_native

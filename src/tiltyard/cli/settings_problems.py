@@ -56,6 +56,8 @@ def _line(detail: ErrorDetails, file: type[BaseModel]) -> str:
             )
         case "value_error":  # our own validator, whose words name the key
             return str(context["error"])
+        case "inconsistent":  # the keys of a table do not go together
+            return f"{where}: {detail['msg']}"
     wanted = _WANTED.get(path[-1]) or _KINDS.get(detail["type"], detail["msg"]).format(**context)
     return f"{where}: this is {_shown(detail['input'])}; it must be {wanted}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from tiltyard.identity.manifest import Frozen, Number, Whole
 
@@ -18,6 +19,10 @@ OWN_FIELDS: dict[ScalingType, tuple[str, ...]] = {
     "llama3": ("original_context", "low_freq_factor", "high_freq_factor"),
 }
 """Which fields mean something for a type, beside `type` and `factor`."""
+
+
+def _inconsistent(message: str) -> PydanticCustomError:
+    return PydanticCustomError("inconsistent", "{message}", {"message": message})
 
 
 class RopeScaling(Frozen):
@@ -47,11 +52,11 @@ class RopeScaling(Frozen):
     def _only_what_means_something(self) -> Self:
         foreign = self.model_fields_set - {"type", "factor", *OWN_FIELDS[self.type]}
         if foreign:
-            raise ValueError(f"{sorted(foreign)[0]} means nothing for RoPE scaling of type {self.type}")
+            raise _inconsistent(f"{sorted(foreign)[0]} means nothing for RoPE scaling of type {self.type}")
         if self.beta_slow > self.beta_fast:
-            raise ValueError(f"beta_slow ({self.beta_slow}) is above beta_fast ({self.beta_fast})")
+            raise _inconsistent(f"beta_slow ({self.beta_slow}) is above beta_fast ({self.beta_fast})")
         if self.low_freq_factor >= self.high_freq_factor:
-            raise ValueError(
+            raise _inconsistent(
                 f"low_freq_factor ({self.low_freq_factor}) must be below high_freq_factor "
                 f"({self.high_freq_factor})"
             )
