@@ -40,6 +40,8 @@ class IdentityDeclaration(Frozen):
     """Path of a LoRA adapter: a directory as PEFT writes it."""
     rope_scaling: RopeScaling | None = None
     """Stretches the model's context; not given: as the file says."""
+    pooling: Literal["last", "mean"] | None = None
+    """What an embedding is made of; not given: as the file says, or the last token."""
     chat_template: str = "model"
     """`model` (the file's own), `off` (turns are joined as plain text) or a path to a Jinja file."""
     system_prompt: str | None = None

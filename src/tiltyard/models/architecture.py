@@ -87,6 +87,8 @@ class Architecture:
     """A mixture of experts in every layer; 0: none."""
     n_experts_used: int = 0
     expert_ff_dim: int = 0
+    pooling: Literal["last", "mean"] = "last"
+    """What an embedding is made of: the last token's hidden state, or the mean of all."""
 
     @classmethod
     def from_gguf(cls, gguf: StoredModel) -> Architecture:
@@ -143,6 +145,7 @@ class Architecture:
             n_experts=experts.count,
             n_experts_used=experts.used,
             expert_ff_dim=experts.ff_dim,
+            pooling=_pooling(keys),
         )
         if keys.prefix == "gemma3":
             architecture = _gemma3(architecture, keys)
@@ -281,6 +284,16 @@ def _global_every(keys: Fields, n_layers: int) -> int:
         f"{keys.gguf.path}: {keys.name('attention.sliding_window_pattern')!r} is {value!r}; expected the "
         f"period of the global layers, or one truth value for each of {n_layers} layers that repeats"
     )
+
+
+def _pooling(keys: Fields) -> Literal["last", "mean"]:
+    """GGUF's `pooling_type`: 0 says nothing, 1 is the mean, 3 the last token."""
+    kind = keys.gguf.metadata.get(keys.name("pooling_type"), 0)
+    if kind not in (0, 1, 3):
+        raise ModelRejected(
+            f"{keys.gguf.path}: {keys.name('pooling_type')!r} is {kind!r}; supported: 0 (none), 1 (mean), 3 (last)"
+        )
+    return "mean" if kind == 1 else "last"
 
 
 def _vocabulary_size(gguf: StoredModel, keys: Fields) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tiltyard.errors import ConfigurationError, ModelRejected
@@ -53,6 +53,8 @@ def resolve(
     architecture = Architecture.from_gguf(gguf)
     if declaration.rope_scaling is not None:
         architecture = architecture.stretched(declaration.rope_scaling)
+    if declaration.pooling is not None:
+        architecture = replace(architecture, pooling=declaration.pooling)
     scaling = architecture.rope_scaling
     template = _template(declaration, gguf, base_dir)
     system_prompt = declaration.system_prompt

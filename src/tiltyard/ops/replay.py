@@ -209,6 +209,7 @@ class Replayer:
             model=NAME,
             quantization=wanted.weights.served_as,
             kv_precision=wanted.kv_precision,
+            pooling="mean" if wanted.architecture.get("pooling") == "mean" else "last",
             rope_scaling=None
             if wanted.rope_scaling is None
             else RopeScaling.model_validate(wanted.rope_scaling),

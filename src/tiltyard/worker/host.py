@@ -170,6 +170,13 @@ class ModelHost:
             refuse_too_long(self.tokenizer, prompt, self.max_context_tokens - 1, "prompt")
         return prompt_ids(self.tokenizer, prompt, special=True)
 
+    def encode_plain(self, text: str | Sequence[int]) -> list[int]:
+        """A text to embed: control tokens that it spells are text; BOS and EOS as the model wants them."""
+        if not isinstance(text, str):
+            return list(text)
+        refuse_too_long(self.tokenizer, text, self.max_context_tokens - 1, "input")
+        return prompt_ids(self.tokenizer, text, special=False)
+
     def plan(self, identity: ServedIdentity, prompt: Sequence[int], request: AnswerRequest) -> AnswerPlan:
         """Fix everything that decides the answer; `ContextTooLong` or `InvalidRequest` if it cannot run.
 
@@ -302,6 +309,7 @@ def load_host(
             vocab_size=architecture.vocab_size,
             precision=first.kv_precision,
         ),
+        width=architecture.dim,
     )
     speculation = draft.name if draft else None if settings.speculation == "off" else "prompt-lookup"
     served = {

@@ -93,6 +93,8 @@ def load_native(
     except ValueError as error:
         # The kernels have limits of their own (a width that is no multiple of 32, an odd head).
         raise ModelRejected(f"{gguf.path} cannot be served by the native kernels: {error}") from error
+    except RuntimeError as error:  # what is written in between is experts
+        raise _not_on_disk(experts, error) from error
     if packing is not None and kept is None and not on_disk:
         packing.cache.keep(packing.weights, quantization, model, cached)
     return model
@@ -130,10 +132,15 @@ def _offload(model: NativeModel, experts: ExpertsOnDisk) -> None:
         experts.directory.mkdir(parents=True, exist_ok=True)
         model.offload_experts(str(experts.directory), experts.memory_bytes)
     except (OSError, RuntimeError) as error:
-        raise StorageFailed(
-            f"experts cannot be kept on disk in {experts.directory}: {error}; free some space, choose another "
-            "cache directory (TILTYARD_CACHE), or leave workers.expert_memory_mb out"
-        ) from None
+        raise _not_on_disk(experts, error) from None
+
+
+def _not_on_disk(experts: ExpertsOnDisk | None, error: Exception) -> StorageFailed:
+    where = "nowhere" if experts is None else experts.directory
+    return StorageFailed(
+        f"experts cannot be kept on disk in {where}: {error}; free some space, choose another cache directory "
+        "(TILTYARD_CACHE), or leave workers.expert_memory_mb out"
+    )
 
 
 def add_adapters(model: NativeModel, identities: Iterable[ResolvedIdentity]) -> dict[Digest, int]:
