@@ -11,16 +11,17 @@ from tiltyard.errors import ConfigurationError, ModelRejected, StorageFailed
 from tiltyard.identity.canonical import Digest
 from tiltyard.kernels import NativeModel, choose_isa
 from tiltyard.models.architecture import Architecture
-from tiltyard.models.gguf import GgufFile
 from tiltyard.models.resolve import ResolvedIdentity
+from tiltyard.models.stored import StoredModel
 from tiltyard.worker.packed_cache import PackedCache, PackedTensor
 from tiltyard.worker.shape import native_shape
 
+Quantization = Literal["as-stored", "q4_0", "q4_1", "q8_0"]
 SERVED_TYPES = frozenset(
     ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 )
 """Storage types that the kernels read."""
-REQUANTIZED: dict[str, int | None] = {"as-stored": None, "q4_0": 2, "q8_0": 8}
+REQUANTIZED: dict[Quantization, int | None] = {"as-stored": None, "q8_0": 8, "q4_1": 3, "q4_0": 2}
 """What `served_as` means as a ggml type."""
 
 
@@ -41,10 +42,10 @@ class ExpertsOnDisk:
 
 
 def load_native(
-    gguf: GgufFile,
+    gguf: StoredModel,
     architecture: Architecture,
     *,
-    quantization: Literal["as-stored", "q4_0", "q8_0"],
+    quantization: Quantization,
     threads: int,
     isa: str,
     progress: Callable[[int, int], None] | None = None,

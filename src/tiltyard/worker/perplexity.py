@@ -44,7 +44,8 @@ def measure_perplexity(
     windows = len(tokens) // window
     if windows == 0:
         raise InvalidRequest(
-            f"the text has {len(tokens):,} tokens; perplexity needs a window of {window:,} at least", param="text"
+            f"the text has {len(tokens):,} tokens; perplexity needs a window of {window:,} at least",
+            param="text",
         )
     blocks = -(-window // BLOCK_TOKENS)
     model.allocate_kv(blocks, "f16")
