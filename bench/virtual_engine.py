@@ -69,9 +69,10 @@ class VirtualModel:
         tables: NDArray[np.int32],
         output_rows: NDArray[np.int32],
         logits: NDArray[np.float32],
+        adapters: NDArray[np.int32] | None = None,
     ) -> None:
         """Add the step's cost up."""
-        del sequences, tables, output_rows
+        del sequences, tables, output_rows, adapters
         logits[:] = 0.0
         self.last_step_s = self._cost.of(len(tokens), int(positions.sum()))
 
