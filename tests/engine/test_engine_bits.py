@@ -26,6 +26,7 @@ from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
 from tiltyard.models.tokenizer import Tokenizer
 from tiltyard.worker.load import load_native
+from tiltyard.worker.spill_file import SpillFile
 from toy_model import FREE_ROWS
 
 BLOCKS = 256
@@ -147,6 +148,7 @@ def make_engine(
     max_batch_tokens: int = 256,
     blocks: int = BLOCKS,
     speculation: Speculation | None = None,
+    spill: SpillFile | None = None,
 ) -> Engine:
     config = EngineConfig(
         kv_blocks=blocks,
@@ -157,7 +159,7 @@ def make_engine(
         observe=answers.observe,
         speculation=speculation,
     )
-    return Engine(model, config)
+    return Engine(model, config, spill)
 
 
 def assert_same(some: Answers, reference: Answers) -> None:
@@ -204,6 +206,35 @@ def test_with_a_warm_cache(load: Loader, requests: list[EngineRequest], alone: A
     assert_same(warm, alone)
     full_blocks = 32 * ((len(requests[-1].prompt) - 1) // 32)
     assert engine.counters.prefix_hit_tokens - hits_cold == 3 * full_blocks > 0
+
+
+def test_in_a_copy_of_a_partial_block(load: Loader, requests: list[EngineRequest], alone: Answers) -> None:
+    choices = [one for one in requests if (len(one.prompt) - 1) % 32 > 0][-3:]
+    assert len({one.prompt for one in choices}) == 1
+    copied = answer(load(), choices)
+    assert_same(copied, alone)
+    size = len(choices[0].prompt)
+    assert copied.counters.prompt_tokens == size + 2  # once for all, and the last token for the other two
+    assert copied.counters.copied_tokens == 2 * ((size - 1) % 32)
+
+
+@pytest.mark.parametrize("precision", ["f16", "int8"])
+def test_brought_back_from_the_second_tier(
+    load: Loader, requests: list[EngineRequest], tmp_path: Path, precision: str
+) -> None:
+    model, reference, returned = load(precision=precision), Answers(), Answers()
+    long, other, again = requests[-3], requests[-6], requests[-2]
+    for one in (long, other, again):
+        answer(model, [one], reference)
+    size = model.kv_bytes_per_block
+    spill = SpillFile(tmp_path, block_bytes=size, budget_bytes=32 * size)
+    blocks = -(-(len(long.prompt) + ANSWER_TOKENS) // 32)
+    engine = make_engine(model, returned, blocks=blocks, spill=spill)
+    for one in (long, other, again):
+        answer(model, [one], returned, engine=engine)
+    spill.close()
+    assert_same(returned, reference)
+    assert engine.counters.restored_blocks > 0
 
 
 def test_after_a_preemption(load: Loader, requests: list[EngineRequest]) -> None:

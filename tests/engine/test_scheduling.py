@@ -79,6 +79,14 @@ def test_an_interactive_request_takes_the_place_of_the_latest_least_urgent_one()
     assert len(answers["b2"]) > 10  # it came back
 
 
+def test_nobody_waits_for_a_prefix_that_a_less_urgent_request_is_computing() -> None:
+    engine = toy_engine(blocks=64, max_batch_tokens=64)
+    engine.submit(request("book", range(500), 2, priority="batch"))
+    step(engine)
+    engine.submit(request("talk", range(120), 2))
+    assert step(engine).admitted == ("talk",)
+
+
 def test_a_class_never_takes_the_place_of_its_equal_or_better() -> None:
     engine = toy_engine(blocks=64, max_sequences=1)
     engine.submit(request("a", range(5), 20))

@@ -243,6 +243,8 @@ def test_the_schema_describes_the_requests(stage: Stage) -> None:
     validator.validate(OK)
     assert not validator.is_valid({**OK, "temperature": 3})
     assert not validator.is_valid({**OK, "unknown": 1})
+    headers = {parameter["name"] for parameter in schema["paths"][CHAT]["post"]["parameters"]}
+    assert headers == {"x-tiltyard-class", "x-tiltyard-queue-deadline-ms", "x-tiltyard-deadline-ms"}
     # Every reference leads somewhere.
     names = re.findall(r'"#/components/schemas/([^"]+)"', httpx2.get(stage.url + "/openapi.json").text)
     assert names

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -87,6 +89,22 @@ async def test_each_class_has_a_queue_of_its_own() -> None:
         assert [(await task).status_code for task in tasks] == [200] * 4
 
 
+async def test_a_full_queue_refuses_before_the_prompt_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM #58192: the work was done before the refusal."""
+    async with toy_worker("abc", gated=True, max_sequences=1, max_queue=1) as worker:
+        tasks = [asyncio.create_task(post(worker))]
+        worker.model.permits.release()
+        await until(lambda: worker.service.state.running and not worker.service.queued)
+        tasks.append(asyncio.create_task(post(worker)))
+        await until(lambda: worker.service.queued == 1)
+        read: list[object] = []
+        monkeypatch.setattr(worker.service.host, "encode_text", lambda *prompt, **_: read.append(prompt))
+        assert (await post(worker)).status_code == 429
+        assert read == []
+        worker.model.open()
+        assert [(await task).status_code for task in tasks] == [200, 200]
+
+
 @pytest.mark.parametrize(
     ("header", "value"),
     [
@@ -106,6 +124,16 @@ def test_terms_that_make_no_sense_are_refused_by_name(header: str, value: str) -
     assert caught.value.param == header
 
 
+def test_openais_service_tier_is_a_class() -> None:
+    assert ServiceTerms.read({}, "flex").service_class == "batch"
+    assert {ServiceTerms.read({}, tier).service_class for tier in ("auto", "default", "priority", None)} == {
+        "interactive"
+    }
+    assert ServiceTerms.read({"x-tiltyard-class": "agent"}, "auto").service_class == "agent"
+    with pytest.raises(InvalidRequest, match="send one of them"):
+        ServiceTerms.read({"x-tiltyard-class": "agent"}, "flex")
+
+
 def test_the_next_hop_is_told_what_is_left() -> None:
     terms = ServiceTerms("batch", queue_deadline_ms=1_000, deadline_ms=60_000, speculate=False)
     assert ServiceTerms.read(terms.headers(elapsed_ms=400.0)) == ServiceTerms("batch", 600, 59_600, False)
@@ -117,10 +145,24 @@ async def test_metrics_tell_prefill_from_decode_by_tenant_and_class() -> None:
         await post(worker, x_tiltyard_class="batch", x_tiltyard_tenant="alice")
         async with httpx2.AsyncClient(base_url=worker.url) as http:
             lines = (await http.get("/metrics")).text.splitlines()
+            status = (await http.get("/worker")).json()
+        assert set(status["queues"]) == {"interactive", "agent", "batch"}
         labels = '{class="batch",model_name="toy-0",tenant="alice"}'
         for name, value in (("requests", 1), ("prefill_tokens", 1), ("decode_tokens", 4)):
             assert f"tiltyard_served_{name}_total{labels} {value:.1f}" in _sorted_labels(lines)
         assert 'tiltyard_queue_requests{class="batch",model_name="toy-0"} 0.0' in _sorted_labels(lines)
+
+
+async def test_every_metric_of_ours_is_documented() -> None:
+    async with toy_worker("abc") as worker, httpx2.AsyncClient(base_url=worker.url) as http:
+        await post(worker)
+        text = (await http.get("/metrics")).text
+    names = set(re.findall(r"^# TYPE (tiltyard_\w+) ", text, re.MULTILINE))
+    documented = (Path(__file__).parents[2] / "docs" / "scheduling.md").read_text(encoding="utf-8")
+    assert {
+        name for name in names if f"`{name}`" not in documented and not name.endswith("_created")
+    } == set()
+    assert len(names) > 15
 
 
 def _sorted_labels(lines: list[str]) -> set[str]:

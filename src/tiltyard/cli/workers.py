@@ -145,9 +145,7 @@ def worker_specs(settings: Settings, paths: Mapping[str, Path]) -> list[WorkerSp
                 draft=draft
                 and DraftSpec(model_path=str(paths[draft.model]), quantization=draft.quantization),
                 spill_bytes=options.spill_mb << 20,
-                spill_dir=str(
-                    (settings.base_dir / options.spill_dir).expanduser() if options.spill_dir else run
-                ),
+                spill_dir=str(settings.base_dir / Path(options.spill_dir or run).expanduser()),
                 expert_directory=str(settings.cache_dir / "experts") if options.expert_memory_mb else None,
                 expert_memory_bytes=options.expert_memory_mb << 20,
                 identity_store=str(settings.identity_dir),

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiltyard.engine.batch import Batch, Drafts, ForwardModel, build_batch
 from tiltyard.engine.blocks import BlockAccountingError
-from tiltyard.engine.fairness import FairnessConfig
+from tiltyard.engine.embedding import embed_texts
+from tiltyard.engine.fairness import CLASSES, FairnessConfig
 from tiltyard.engine.limits import check_sampling
+from tiltyard.engine.paging import Paging
 from tiltyard.engine.request import (
     EmittedToken,
     EngineCounters,
@@ -45,6 +47,8 @@ class EngineConfig:
     speculation: Speculation | None = None
     """How to guess tokens ahead; `None`: not at all."""
     fairness: FairnessConfig = field(default_factory=FairnessConfig)
+    width: int = 0
+    """Of the model's hidden states, for embeddings; 0: it gives none."""
 
     def __post_init__(self) -> None:
         for name in ("kv_blocks", "max_batch_tokens", "max_sequences", "vocab_size", "max_context"):
@@ -72,15 +76,19 @@ class Engine:
         self.counters = EngineCounters()
         self._model = model
         self._requests: dict[str, RunningSequence] = {}
-        self._scheduler = Scheduler(
+        self._paging = Paging(
             blocks=config.kv_blocks,
             block_tokens=BLOCK_TOKENS,
+            memory=model,
+            spill=spill,
+            counters=self.counters,
+        )
+        self._scheduler = Scheduler(
+            paging=self._paging,
             max_batch_tokens=config.max_batch_tokens,
             max_sequences=config.max_sequences,
             counters=self.counters,
             fairness=config.fairness,
-            memory=model,
-            spill=spill,
         )
         self._speculator: Speculator | None = None
         if config.speculation is not None:
@@ -91,6 +99,7 @@ class Engine:
         """Schedule, draft, run, sample, emit. `now_s` is the caller's clock; it never goes back."""
         plan = self._scheduler.schedule(now_s)
         self._expire(plan)
+        self._embed(plan)
         drafts = self._draft(plan)
         batch = build_batch(plan.work, drafts)
         logits = self._run(plan, batch)
@@ -111,6 +120,8 @@ class Engine:
             raise InvalidRequest(
                 f"prompt has token {bad}; the model knows 0 to {config.vocab_size - 1}", param="prompt"
             )
+        if request.embed is not None and not config.width:
+            raise InvalidRequest("this model gives no hidden states to make a vector from", param="model")
         check_sampling(request, config.vocab_size)
         total = len(request.prompt) + request.max_tokens
         if total > config.max_context:
@@ -131,6 +142,8 @@ class Engine:
         self.check(request)
         if request.request_id in self._requests:
             raise Conflict(f"request id {request.request_id!r} is already running", param="request_id")
+        if request.embed is not None:  # each of its hidden states is wanted: no prefix can be left out
+            request = replace(request, namespace=f"{request.namespace}/{request.request_id}")
         self._requests[request.request_id] = self._scheduler.add(request)
 
     def cancel(self, request_id: str) -> bool:
@@ -165,42 +178,44 @@ class Engine:
     @property
     def blocks_spilled(self) -> int:
         """Blocks that are in the second tier only."""
-        return self._scheduler.tree.spilled
+        return self._paging.tree.spilled
 
     def learn_speed(self, tokens_per_s: float) -> None:
         """The measured speed of steps: decides whether a spilled block is loaded or computed again."""
-        self._scheduler.learn_speed(tokens_per_s)
+        self._paging.learn_speed(tokens_per_s)
 
     @property
     def usage(self) -> Mapping[tuple[str, RequestClass], Usage]:
         """What was served, by tenant and class; prefill and decode apart."""
         return self._scheduler.shares.usage
 
-    def queue(self, request_class: RequestClass) -> Queue:
-        """What waits of one class, and what all its requests may still cost."""
-        mine = [s for s in self._requests.values() if s.request.priority == request_class]
-        return Queue(self._scheduler.waiting.waiting(request_class), sum(s.unfinished_tokens for s in mine))
+    def queues(self) -> dict[RequestClass, Queue]:
+        """By class, what waits, and what all its requests may still cost."""
+        tokens = dict.fromkeys(CLASSES, 0)
+        for sequence in self._requests.values():
+            tokens[sequence.request.priority] += sequence.unfinished_tokens
+        return {name: Queue(self._scheduler.waiting.waiting(name), tokens[name]) for name in CLASSES}
 
     @property
     def blocks_used(self) -> int:
         """Blocks that running requests hold."""
-        return self.config.kv_blocks - self._scheduler.pool.free - self._scheduler.tree.unused
+        return self.config.kv_blocks - self._paging.pool.free - self._paging.tree.unused
 
     @property
     def blocks_cached(self) -> int:
         """Blocks that only the prefix tree holds."""
-        return self._scheduler.tree.unused
+        return self._paging.tree.unused
 
     def check_integrity(self) -> None:
         """Raise `BlockAccountingError` unless every block is accounted for exactly once."""
-        scheduler = self._scheduler
-        scheduler.pool.check(scheduler.holders())
-        scheduler.tree.check()
-        in_tree = {node.block for node in scheduler.tree.nodes()}
+        scheduler, paging = self._scheduler, self._paging
+        paging.pool.check(paging.holders(scheduler.running))
+        paging.tree.check()
+        in_tree = {node.block for node in paging.tree.nodes()}
         owned = {int(b) for s in scheduler.running for b in s.table[: s.blocks]} - in_tree
-        if scheduler.pool.free + len(in_tree) + len(owned) != self.config.kv_blocks:
+        if paging.pool.free + len(in_tree) + len(owned) != self.config.kv_blocks:
             raise BlockAccountingError(
-                f"{scheduler.pool.free} free + {len(in_tree)} cached + {len(owned)} owned "
+                f"{paging.pool.free} free + {len(in_tree)} cached + {len(owned)} owned "
                 f"!= {self.config.kv_blocks} blocks"
             )
         for sequence in scheduler.running:
@@ -226,6 +241,19 @@ class Engine:
             return {}
         room = self.config.max_batch_tokens - sum(chunk for _, chunk in plan.work)
         return self._speculator.propose(plan.work, room)
+
+    def _embed(self, plan: Plan) -> None:
+        """Run the texts that end in a vector, in a pass of their own; the plan keeps the rest."""
+        plan.texts = [(s, chunk) for s, chunk in plan.work if s.request.embed is not None]
+        if not plan.texts:
+            return
+        plan.work = [(s, chunk) for s, chunk in plan.work if s.request.embed is None]
+        done = embed_texts(self._model, plan.texts, self.config.width)
+        self.counters.embedded_tokens += sum(chunk for _, chunk in plan.texts)
+        for sequence, _ in done:
+            self._retire(sequence)
+            self.counters.finished += 1
+        plan.embedded = [text for _, text in done]
 
     def _run(self, plan: Plan, batch: Batch) -> NDArray[np.float32]:
         """One forward pass; returns logits (output rows, vocabulary). What was pending now has KV."""
@@ -260,7 +288,7 @@ class Engine:
     ) -> StepResult:
         """Share what is now certain through the prefix tree, retire who has finished, and say what happened."""
         for sequence, _ in plan.work:
-            self._scheduler.remember(sequence)
+            self._paging.remember(sequence)
             if sequence.prompt_scores is not None:
                 sequence.prompt_scores.remember(sequence.path)
         if self._speculator is not None:
@@ -278,10 +306,11 @@ class Engine:
             admitted=tuple(s.request.request_id for s in plan.admitted),
             preempted=tuple(s.request.request_id for s in plan.preempted),
             expired=tuple(plan.expired),
+            embedded=tuple(plan.embedded),
             failed=tuple(failed),
-            batch_tokens=len(batch.tokens),
-            batch_sequences=len(plan.work),
-            batch=tuple((s.request.request_id, chunk) for s, chunk in plan.work),
+            batch_tokens=len(batch.tokens) + sum(chunk for _, chunk in plan.texts),
+            batch_sequences=len(plan.work) + len(plan.texts),
+            batch=tuple((s.request.request_id, chunk) for s, chunk in (*plan.work, *plan.texts)),
         )
 
     def _retire(self, sequence: RunningSequence) -> None:

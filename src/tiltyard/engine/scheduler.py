@@ -12,17 +12,15 @@ gave way comes back only when twice the spare room of last time is there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tiltyard.engine.backlog import Backlog
-from tiltyard.engine.blocks import BlockMemory, BlockPool
 from tiltyard.engine.budget import PrefillBudget
 from tiltyard.engine.fairness import CLASSES, RANK, FairnessConfig, FairShares
-from tiltyard.engine.prefix import Node, PrefixTree, common_prefix
-from tiltyard.engine.request import EngineCounters, EngineRequest, Expired, RequestClass
+from tiltyard.engine.paging import Paging
+from tiltyard.engine.prefix import Node
+from tiltyard.engine.request import EmbeddedText, EngineCounters, EngineRequest, Expired, RequestClass
 from tiltyard.engine.sequence import RunningSequence
-from tiltyard.engine.spill import Spill, SpillStore
 
 MOST_TRIES = 64
 """Requests that are looked at for admission in one step: a long queue must not make steps long."""
@@ -37,6 +35,9 @@ class Plan:
     """The work of one step: `(sequence, tokens to run)` in batch order."""
 
     work: list[tuple[RunningSequence, int]] = field(default_factory=list)
+    texts: list[tuple[RunningSequence, int]] = field(default_factory=list)
+    """What of the work ends in a vector: the engine sets it apart."""
+    embedded: list[EmbeddedText] = field(default_factory=list)
     admitted: list[RunningSequence] = field(default_factory=list)
     preempted: list[RunningSequence] = field(default_factory=list)
     expired: list[Expired] = field(default_factory=list)
@@ -48,38 +49,26 @@ class Scheduler:
     def __init__(
         self,
         *,
-        blocks: int,
-        block_tokens: int,
+        paging: Paging,
         max_batch_tokens: int,
         max_sequences: int,
         counters: EngineCounters,
         fairness: FairnessConfig,
-        memory: BlockMemory,
-        spill: SpillStore | None = None,
     ) -> None:
-        self._memory = memory
-        self._spill = None if spill is None else Spill(spill, memory, counters, block_tokens)
-        self.pool = BlockPool(blocks)
-        self.tree = PrefixTree(self.pool, block_tokens, self._spill)
+        self.paging = paging
         self.shares = FairShares(fairness)
         self.waiting = Backlog(self.shares)
         self.running: list[RunningSequence] = []
         """In order of admission."""
         self._timed: dict[RunningSequence, None] = {}  # those with a deadline; a set with an order
         self._budget = PrefillBudget(fairness.weights)
-        self._block_tokens = block_tokens
         self._max_batch_tokens = max_batch_tokens
         self._max_sequences = max_sequences
         self._counters = counters
 
-    def learn_speed(self, tokens_per_s: float) -> None:
-        """What a step's tokens cost now, to compare with loading them."""
-        if self._spill is not None:
-            self._spill.tokens_per_s = tokens_per_s
-
     def add(self, request: EngineRequest) -> RunningSequence:
         """Queue a request."""
-        sequence = RunningSequence(request, self._block_tokens, self.shares.account(request))
+        sequence = RunningSequence(request, self.paging.block_tokens, self.shares.account(request))
         self.waiting.add(sequence)
         if request.deadline_s is not None or request.queue_deadline_s is not None:
             self._timed[sequence] = None
@@ -90,7 +79,7 @@ class Scheduler:
         self._timed.pop(sequence, None)
         if sequence in self.running:
             self.running.remove(sequence)
-            self.release(sequence)
+            self.paging.release(sequence)
         else:
             self.waiting.remove(sequence)
 
@@ -113,49 +102,15 @@ class Scheduler:
                 self._meter(sequence, chunk)
         return plan
 
-    def release(self, sequence: RunningSequence) -> None:
-        """Give back every block of a sequence; what is in the tree stays cached there."""
-        for index in range(sequence.blocks - 1, -1, -1):
-            if index < len(sequence.path):
-                self.tree.let_go(sequence.path[index])
-            else:
-                self.pool.release(int(sequence.table[index]))
-        sequence.path = []
-        sequence.blocks = 0
-        sequence.furthest = max(sequence.furthest, sequence.computed)
-        sequence.computed = 0
-
-    def remember(self, sequence: RunningSequence) -> None:
-        """Put the blocks that have become full, and whose KV now exists, into the prefix tree."""
-        size = self._block_tokens
-        while (index := len(sequence.path)) < sequence.computed // size:
-            parent = sequence.path[-1] if sequence.path else None
-            own = int(sequence.table[index])
-            key = tuple(sequence.tokens[index * size : (index + 1) * size])
-            node = self.tree.insert(sequence.request.namespace, parent, key, own)
-            if node.block != own:  # somebody computed the same at the same time: the bits are equal
-                sequence.table[index] = node.block
-                self._counters.shared_blocks += 1
-            sequence.path.append(node)
-
     def reserve(self, sequence: RunningSequence, chunk: int, wanted: int) -> int:
         """Find slots for `wanted` guesses behind the `chunk` tokens that will run; returns how many there are.
 
         Takes a block only while each running sequence would still find one: a guess preempts nobody.
         """
-        start, size = sequence.computed + chunk, self._block_tokens
-        while (sequence.blocks * size < start + wanted) and (
-            self.pool.free + self.tree.unused > len(self.running)
-        ):
-            self._take_block(sequence)
+        start, size = sequence.computed + chunk, self.paging.block_tokens
+        while sequence.blocks * size < start + wanted and self.paging.free > len(self.running):
+            self.paging.take_block(sequence)
         return max(0, min(wanted, sequence.blocks * size - start))
-
-    def holders(self) -> Iterator[int]:
-        """Each block once for each reference that the tree and the sequences believe to hold."""
-        for node in self.tree.nodes():
-            yield node.block
-        for sequence in self.running:
-            yield from (int(block) for block in sequence.table[: sequence.blocks])
 
     def _expire(self, plan: Plan, now_s: float) -> None:
         for sequence in list(self._timed):
@@ -184,12 +139,8 @@ class Scheduler:
             if sequence is None:
                 break
             request = sequence.request
-            # One token at least must run: its logits choose the next one.
-            limit = (len(sequence.tokens) - 1) // self._block_tokens
-            path = self.tree.match(request.namespace, sequence.tokens, limit)
-            if sequence.prompt_scores is not None:
-                path = path[: sequence.prompt_scores.usable_blocks(path)]
-            uncached = len(sequence.tokens) - len(path) * self._block_tokens
+            path = self.paging.match(sequence)
+            uncached = len(sequence.tokens) - len(path) * self.paging.block_tokens
             if self._enough_before(sequence, uncached, budget) or self._no_place(request.priority):
                 closed.add(request.priority)
             elif self._being_computed(sequence, len(path)):
@@ -242,19 +193,7 @@ class Scheduler:
 
     def _enter(self, sequence: RunningSequence, path: list[Node]) -> None:
         """Start to run a sequence for which there is room."""
-        size = self._block_tokens
-        for node in path:
-            self.tree.hold(node)
-            sequence.table[sequence.blocks] = node.block
-            sequence.blocks += 1
-        sequence.path = path
-        if sequence.prompt_scores is None:  # else it must run the positions that it wants scores of
-            self._restore(sequence)
-        sequence.computed = len(path) * size
-        if sequence.prompt_scores is None:
-            self._copy_part(sequence)
-        while sequence.blocks * size < len(sequence.tokens):
-            self._take_block(sequence)
+        self.paging.place(sequence, path, self.running)
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.computed
             self._counters.prefix_query_tokens += len(sequence.tokens)
@@ -264,78 +203,18 @@ class Scheduler:
         self._counters.admitted += 1
         self.running.append(sequence)
 
-    def _restore(self, sequence: RunningSequence) -> None:
-        """Bring back spilled blocks behind the path, one after the other, where that pays."""
-        path, request = sequence.path, sequence.request
-        limit = (len(sequence.tokens) - 1) // self._block_tokens
-        while self._spill is not None and len(path) < limit:
-            node = self.tree.next(request.namespace, path, sequence.tokens)
-            if node is None:
-                return
-            if not self._spill.pays:
-                self._counters.spill_skipped_blocks += 1
-                return
-            self._take_block(sequence)  # may push others out of both tiers, this node among them
-            node = self.tree.next(request.namespace, path, sequence.tokens)
-            if node is None or not self.tree.restore(node, int(sequence.table[len(path)])):
-                return
-            path.append(node)
-
-    def _copy_part(self, sequence: RunningSequence) -> None:
-        """Start behind the part of a block that somebody has computed already, in a copy of it to write on."""
-        path, namespace = sequence.path, sequence.request.namespace
-        limit = len(sequence.tokens) - 1  # one token must run
-        start = len(path) * self._block_tokens
-        source, common = self._running_part(sequence, start, limit)
-        held: Node | None = None
-        part = self.tree.match_part(namespace, path, sequence.tokens, limit)
-        if part is not None and part[1] > common:
-            held, common = part
-            source = held.block
-        if common < 1:
-            return
-        needed = -(-len(sequence.tokens) // self._block_tokens) - sequence.blocks
-        if held is not None:
-            if self.pool.free + self.tree.unused - (self.pool.references(source) == 1) < needed:
-                return  # the block that would be copied is needed for itself
-            self.tree.hold(held)
-        if sequence.blocks == len(path):
-            self._take_block(sequence)
-        self._memory.copy_block(source, int(sequence.table[len(path)]))
-        if held is not None:
-            self.tree.let_go(held)
-        sequence.computed = start + common
-        self._counters.copied_blocks += 1
-        self._counters.copied_tokens += common
-
-    def _running_part(self, sequence: RunningSequence, start: int, limit: int) -> tuple[int, int]:
-        """The block of a running sequence that continues the path longest, and for how many tokens."""
-        path = sequence.path
-        wanted = sequence.tokens[start : min(limit, start + self._block_tokens)]
-        best = (0, 0)
-        for other in self.running:
-            if (
-                other.request.namespace == sequence.request.namespace
-                and start < other.computed < start + self._block_tokens
-                and (not path or (len(other.path) == len(path) and other.path[-1] is path[-1]))
-            ):
-                common = common_prefix(other.tokens[start : other.computed], wanted)
-                if common > best[1]:
-                    best = int(other.table[len(path)]), common
-        return best
-
     def _make_room(self, sequence: RunningSequence, path: list[Node], plan: Plan) -> bool:
         """Whether the sequence can start now, if need be in place of less urgent ones."""
         if self._fits(sequence, path, self.running):
             return True
         victims = [s for s in self._victims(sequence.request.priority) if s not in plan.admitted]
         staying = [s for s in self.running if s not in victims]
-        needed = {node.block for node in path}
-        freed = sum(self._only_its(victim, needed) for victim in victims)
+        needed = frozenset(node.block for node in path)
+        freed = sum(self.paging.freed_by(victim, needed) for victim in victims)
         if not victims or not self._fits(sequence, path, staying, freed):
             return False
         for node in path:  # or making room could evict what it is made for
-            self.tree.hold(node)
+            self.paging.tree.hold(node)
         while not self._fits(sequence, path, self.running, held=True):
             self._preempt(victims.pop(), plan)
             self._counters.class_preemptions += 1
@@ -343,7 +222,7 @@ class Scheduler:
                 break
         fits = self._fits(sequence, path, self.running, held=True)
         for node in reversed(path):
-            self.tree.let_go(node)
+            self.paging.tree.let_go(node)
         return fits
 
     def _fits(
@@ -358,9 +237,10 @@ class Scheduler:
         """Whether there is a place in the batch, and its blocks and some to spare, beside those."""
         if len(beside) >= self._max_sequences:
             return False
-        new_blocks = -(-len(sequence.tokens) // self._block_tokens) - len(path)
-        unused_in_path = 0 if held else sum(self.pool.references(node.block) == 1 for node in path)
-        available = self.pool.free + self.tree.unused - unused_in_path + freed
+        pool = self.paging.pool
+        new_blocks = self.paging.blocks_of(len(sequence.tokens)) - len(path)
+        unused_in_path = 0 if held else sum(pool.references(node.block) == 1 for node in path)
+        available = self.paging.free - unused_in_path + freed
         if not beside:
             return available >= new_blocks
         # A spare block for each running sequence, or the next boundary would preempt what we admit now; twice
@@ -368,26 +248,22 @@ class Scheduler:
         growth = sum(other.growth_blocks for other in beside) + sequence.growth_blocks
         spare = min(len(beside) << min(sequence.preemptions, 32), growth)
         if RANK[sequence.request.priority] > 0:
-            spare = max(spare, self.pool.total // HEADROOM)
+            spare = max(spare, pool.total // HEADROOM)
         return available >= new_blocks + spare
 
-    def _only_its(self, victim: RunningSequence, needed: set[int]) -> int:
-        """Blocks that become free, or unused in the tree, when a sequence gives way; not more than really do."""
-        cached = len(victim.path)
-        return sum(
-            self.pool.references(block) == (2 if index < cached else 1) and block not in needed
-            for index, block in enumerate(victim.table[: victim.blocks].tolist())
-        )
-
     def _being_computed(self, sequence: RunningSequence, cached_blocks: int) -> bool:
-        """Whether a running prefill will soon have the next block of this prompt, or all of a short one."""
-        cached = cached_blocks * self._block_tokens
-        end = min(cached + self._block_tokens, len(sequence.tokens) - 1)
+        """Whether a running prefill, no less urgent, will soon have its next block, or all of a short prompt."""
+        cached = cached_blocks * self.paging.block_tokens
+        end = min(cached + self.paging.block_tokens, len(sequence.tokens) - 1)
         if end - cached < WORTH_WAITING:
             return False
         start = None
         for leader in self.running:
-            if leader.pending > 1 and leader.request.namespace == sequence.request.namespace:
+            if (
+                leader.pending > 1
+                and leader.request.namespace == sequence.request.namespace
+                and RANK[leader.request.priority] <= RANK[sequence.request.priority]
+            ):
                 start = sequence.tokens[:end] if start is None else start
                 if len(leader.tokens) >= end and leader.tokens[:end] == start and leader.computed < end:
                     return True
@@ -395,31 +271,23 @@ class Scheduler:
 
     def _grow(self, sequence: RunningSequence, plan: Plan) -> bool:
         """Make room for one more token, preempting the least urgent, latest admitted; False if that was `sequence`."""
-        if sequence.computed < sequence.blocks * self._block_tokens:
+        if sequence.computed < sequence.blocks * self.paging.block_tokens:
             return True
-        while not self.pool.free and not self.tree.unused:
+        while not self.paging.free:
             victim = max(reversed(self.running), key=lambda s: RANK[s.request.priority])
             self._preempt(victim, plan)
             if victim is sequence:
                 return False
-        self._take_block(sequence)
+        self.paging.take_block(sequence)
         return True
 
     def _preempt(self, victim: RunningSequence, plan: Plan) -> None:
         self.running.remove(victim)
-        self.release(victim)
+        self.paging.release(victim)
         victim.preemptions += 1
         self.waiting.put_back(victim)
         plan.preempted.append(victim)
         self._counters.preemptions += 1
-
-    def _take_block(self, sequence: RunningSequence) -> None:
-        if not self.pool.free:
-            self.tree.evict()
-            self._counters.evicted_blocks += 1
-        sequence.table[sequence.blocks] = self.pool.take()
-        sequence.blocks += 1
-        sequence.peak_blocks = max(sequence.peak_blocks, sequence.blocks)
 
     def _meter(self, sequence: RunningSequence, chunk: int) -> None:
         """Note a prefill chunk: what has been run before is our cost, not the tenant's."""

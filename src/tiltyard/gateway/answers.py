@@ -31,7 +31,9 @@ async def answer(door: Door, asked: ChatCompletionRequest | CompletionRequest, r
         asked,
         traceparent=traceparent_of(request),
         blind=HEADER_BLIND in request.headers,
-        terms=ServiceTerms.read(request.headers),
+        terms=ServiceTerms.read(
+            request.headers, asked.service_tier if isinstance(asked, ChatCompletionRequest) else None
+        ),
     )
     try:
         if not asked.stream:

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import cast, get_args
 
 from fastapi import FastAPI
 from pydantic import BaseModel
 
 from tiltyard.identity.canonical import Json
+from tiltyard.wire.terms import (
+    HEADER_CLASS,
+    HEADER_DEADLINE,
+    HEADER_QUEUE_DEADLINE,
+    MAX_DEADLINE_MS,
+    ServiceClass,
+)
 
 COMPONENTS = "#/components/schemas/"
 
 
 def request_schema(model: type[BaseModel]) -> dict[str, object]:
-    """The `requestBody` of a route that parses its body itself, for errors in OpenAI's shape."""
+    """The `requestBody` of a route that parses its body itself, for errors in OpenAI's shape, and its headers."""
     schema = {"$ref": COMPONENTS + model.__name__}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    milliseconds = {"type": "integer", "minimum": 1, "maximum": MAX_DEADLINE_MS}
+    headers: tuple[tuple[str, object], ...] = (
+        (HEADER_CLASS, {"type": "string", "enum": list(get_args(ServiceClass)), "default": "interactive"}),
+        (HEADER_QUEUE_DEADLINE, milliseconds),
+        (HEADER_DEADLINE, milliseconds),
+    )
+    return {
+        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
+        "parameters": [{"name": name, "in": "header", "schema": kind} for name, kind in headers],
+    }
 
 
 def describe(app: FastAPI, models: tuple[type[BaseModel], ...]) -> None:

@@ -95,7 +95,7 @@ class Conversation:
             self._door,
             request,
             traceparent=traceparent_of(self._socket),
-            terms=ServiceTerms.read(self._socket.headers),
+            terms=ServiceTerms.read(self._socket.headers, request.service_tier),
         )
         self._model = request.model
         self._messages = [message.model_dump() for message in request.messages]

@@ -280,6 +280,8 @@ class ChatCompletionRequest(SamplingRequest):
     max_completion_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1)
     logprobs: bool = False
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
+    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
+    """`flex` is class `batch`; the others are `interactive` (`wire/terms.py`)."""
 
     @model_validator(mode="after")
     def _check_pairs(self) -> Self:

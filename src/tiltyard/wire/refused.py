@@ -92,7 +92,6 @@ CHAT_REFUSED: Table = {
     "prompt_cache_retention": (),
     "reasoning_effort": ("none",),
     "safety_identifier": (),
-    "service_tier": ("auto", "default"),
     "store": (False,),
     "tool_choice": ("none", "auto"),
     "tools": ([],),

@@ -15,6 +15,8 @@ HEADER_QUEUE_DEADLINE = "x-tiltyard-queue-deadline-ms"
 HEADER_DEADLINE = "x-tiltyard-deadline-ms"
 HEADER_SPECULATION = "x-tiltyard-speculation"
 MAX_DEADLINE_MS = 7 * 24 * 3600 * 1000
+_CLASS_OF_TIER: Mapping[str, ServiceClass] = {"flex": "batch", "priority": "interactive"}
+"""OpenAI's `service_tier`, where it asks for something."""
 _CLASSES: tuple[str, ...] = get_args(ServiceClass)
 
 
@@ -35,9 +37,15 @@ class ServiceTerms:
     """Whether tokens may be guessed ahead, where the worker does so."""
 
     @classmethod
-    def read(cls, headers: Mapping[str, str]) -> ServiceTerms:
-        """Read a request's headers; raises `InvalidRequest` naming the header."""
-        name = headers.get(HEADER_CLASS, "interactive")
+    def read(cls, headers: Mapping[str, str], tier: str | None = None) -> ServiceTerms:
+        """Read a request's headers, and its `service_tier` where it says no class; raises `InvalidRequest`."""
+        by_tier = _CLASS_OF_TIER.get(tier or "auto", "interactive")
+        name = headers.get(HEADER_CLASS, by_tier)
+        if tier in _CLASS_OF_TIER and name != by_tier:
+            raise InvalidRequest(
+                f"service_tier {tier} means class {by_tier}, and {HEADER_CLASS} is {name[:40]!r}; send one of them",
+                param="service_tier",
+            )
         if name not in _CLASSES:
             raise InvalidRequest(
                 f"{HEADER_CLASS} is {name[:40]!r}; it must be one of {', '.join(_CLASSES)}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from tiltyard.identity.canonical import Digest
 from tiltyard.identity.declaration import IdentityDeclaration
@@ -85,6 +85,14 @@ class IdentityStatus(WireModel):
     max_context_tokens: int
 
 
+class QueueStatus(WireModel):
+    """One class's requests."""
+
+    waiting: int
+    unfinished_tokens: int
+    """Of those that wait and those that run."""
+
+
 class WorkerStatus(WireModel):
     """`GET /worker`."""
 
@@ -94,6 +102,8 @@ class WorkerStatus(WireModel):
     unfinished_tokens: int
     running: int
     waiting: int
+    queues: dict[ServiceClass, QueueStatus] = Field(default_factory=dict)
+    """By class; an engine of another kind may have none."""
     kv_blocks_used: int
     kv_blocks_cached: int
     kv_blocks_total: int

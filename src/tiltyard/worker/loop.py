@@ -10,7 +10,6 @@ from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 from tiltyard.engine.engine import Engine
-from tiltyard.engine.fairness import CLASSES
 from tiltyard.engine.request import EngineRequest, Queue, RequestClass, StepResult
 
 IDLE_S = 1.0
@@ -139,13 +138,14 @@ class EngineLoop:
 
     def _publish(self) -> None:
         engine = self._engine
+        queues = engine.queues()
         self.state = EngineState(
             running=engine.running,
             waiting=engine.waiting,
-            unfinished_tokens=engine.unfinished_tokens,
+            unfinished_tokens=sum(queue.unfinished_tokens for queue in queues.values()),
             blocks_used=engine.blocks_used,
             blocks_cached=engine.blocks_cached,
-            queues={name: engine.queue(name) for name in CLASSES},
+            queues=queues,
             idle=not engine.has_work,
             seen_s=self._clock(),
             tokens_per_s=self._speed,
