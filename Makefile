@@ -33,10 +33,10 @@ format:          ## rewrite files as the formatter wants them
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/clang-format -i $$(find native -name '*.[ch]pp' -o -name '*.inl')
 
-bench:           ## speed as ratios against the peers that are installed
+bench:           ## measure everything, beside the peers that are installed; writes docs/performance.md
 	@$(PYTHON) tools/bootstrap.py web dev
 	@$(BIN)/tiltyard models pull
-	@$(BIN)/python bench/peers.py $(ARGS)
+	@$(BIN)/python bench/report.py $(ARGS)
 
 clean:           ## remove what was built
 	rm -rf .venv build

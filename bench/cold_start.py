@@ -3,7 +3,7 @@
     python bench/cold_start.py [model.gguf] [--threads 2] [--quantization as-stored] [--starts 3]
 
 Starts the worker process again and again. For each start: seconds from the creation of the process to its ready
-file, what the worker itself measured, and the time to the first token of ten requests one after the other. Each
+file, what the worker itself measured, the CPU time until then, and the time to the first token of ten requests one after the other. Each
 prompt begins with other words, so that none finds a prefix in the cache. The first start packs the weights; the
 others find them packed where the cache is on.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -62,18 +63,21 @@ def main() -> None:
                 packed_cache=str(Path(folder) / "packed") if arguments.packed else None,
                 packed_cache_bytes=4 << 30,
             )
-            with running(spec, Path(folder)) as (url, seconds, load_s):
+            with running(spec, Path(folder)) as (url, seconds, load_s, cpu_s):
                 times = [first_token_ms(url, start * REQUESTS + i) for i in range(REQUESTS)]
             first.append(times[0])
             later.append(times[-1])
             shown = " ".join(f"{ms:.1f}" for ms in times)
-            print(f"start {start}: ready {seconds:.2f} s after the process, {load_s:.2f} s after its imports")
+            print(
+                f"start {start}: ready {seconds:.2f} s after the process, {load_s:.2f} s after its imports, "
+                f"{cpu_s:.2f} s of CPU"
+            )
             print(f"  time to first token, ms: {shown}")
         print(f"median first {statistics.median(first):.1f} ms, tenth {statistics.median(later):.1f} ms")
 
 
 @contextmanager
-def running(spec: WorkerSpec, folder: Path) -> Iterator[tuple[str, float, float]]:
+def running(spec: WorkerSpec, folder: Path) -> Iterator[tuple[str, float, float, float]]:
     path = folder / "spec.json"
     path.write_text(spec.model_dump_json())
     ready = Path(spec.ready_file)
@@ -87,7 +91,9 @@ def running(spec: WorkerSpec, folder: Path) -> Iterator[tuple[str, float, float]
             time.sleep(0.002)
         seconds = time.perf_counter() - began
         value = json.loads(ready.read_bytes())
-        yield value["url"], seconds, value["load_ms"] / 1e3
+        ticks = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        cpu_s = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+        yield value["url"], seconds, value["load_ms"] / 1e3, cpu_s
     finally:
         process.terminate()
         process.wait()

@@ -13,29 +13,37 @@ import sys
 import time
 from pathlib import Path
 
-from environment import ROOT, environment
+from environment import ROOT, default_model, environment
 
 PAGE = ROOT / "docs" / "performance.md"
-SCRIPTS = {
-    "peers": ["peers.py"],
-    "kernels": ["kernels.py"],
-    "sessions": ["sessions.py"],
+HERE = Path(__file__).parent
+SCRIPTS: dict[str, tuple[bool, tuple[str, ...]]] = {
+    "peers": (True, ("peers.py",)),
+    "kernels": (False, ("-m", "tiltyard.cli.main", "bench", "kernels")),
+    "overhead": (False, ("step_overhead.py", "MODEL")),
+    "sessions": (True, ("sessions.py",)),
+    "speculation": (False, ("speculation.py", "MODEL")),
+    "weights": (True, ("weights.py",)),
+    "memory": (False, ("memory.py",)),
+    "scheduling": (False, ("scheduling.py",)),
+    "experts": (True, ("experts.py",)),
+    "cold-start": (False, ("cold_start.py", "MODEL")),
 }
+"""Section: does it print Markdown, and how it is run (`MODEL`: the file of the shipped settings)."""
 
 
 def measured(name: str) -> str:
     """Run one script; what it printed, with its environment."""
     began = time.monotonic()
-    script, *arguments = SCRIPTS[name]
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / script), *arguments],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
+    markdown, words = SCRIPTS[name]
+    if words[0].endswith(".py"):
+        words = (str(HERE / words[0]), *words[1:])
+    words = tuple(str(default_model()) if word == "MODEL" else word for word in words)
+    done = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
+    printed = done.stdout.rstrip() if markdown else f"```text\n{done.stdout.rstrip()}\n```"
     minutes = (time.monotonic() - began) / 60
     day = time.strftime("%d %B %Y")
-    return f"{done.stdout.strip()}\n\n*{day}, {minutes:.1f} minutes: {environment()}*\n"
+    return f"{printed}\n\n*{day}, {minutes:.1f} minutes: {environment()}*\n"
 
 
 def replaced(page: str, name: str, text: str) -> str:

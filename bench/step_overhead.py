@@ -92,7 +92,9 @@ def cases(host: ModelHost) -> list[Case]:
         case("the same, top_k 40", top_k=40, **nucleus),
         case("the same, penalties", repetition_penalty=1.1, presence_penalty=0.5, **nucleus),
         case("the same, top_logprobs 5", top=5, **nucleus),
-        case("the same, JSON schema", decoding=Decoding(structure=Structure("json_schema", SCHEMA)), **nucleus),
+        case(
+            "the same, JSON schema", decoding=Decoding(structure=Structure("json_schema", SCHEMA)), **nucleus
+        ),
     ]
 
 
@@ -154,7 +156,9 @@ def main() -> None:
 
         times = profiled(run) if options.profile else run()
         mark = "" if times.share < BOUND else "  over the bound"
-        print(f"{case.name:32} {times.forward:8.2f} {times.engine:8.2f} {times.text:8.2f} {times.share:8.1%}{mark}")
+        print(
+            f"{case.name:32} {times.forward:8.2f} {times.engine:8.2f} {times.text:8.2f} {times.share:8.1%}{mark}"
+        )
     host.grammars.close()
 
 

@@ -14,6 +14,7 @@ import uvicorn
 from numpy.typing import NDArray
 
 from tiltyard.engine.engine import EngineConfig
+from tiltyard.engine.speculation import Speculation
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment, Weights
 from tiltyard.kernels import NativeModel
@@ -104,7 +105,9 @@ class ScriptedModel:
             logits[row, self.script[said % len(self.script)]] = 10.0
 
 
-def toy_host(model: ScriptedModel, *, blocks: int, max_sequences: int) -> ModelHost:
+def toy_host(
+    model: ScriptedModel, *, blocks: int, max_sequences: int, speculation: Speculation | None = None
+) -> ModelHost:
     tokenizer = ByteTokenizer()
     config = EngineConfig(
         kv_blocks=blocks,
@@ -112,6 +115,7 @@ def toy_host(model: ScriptedModel, *, blocks: int, max_sequences: int) -> ModelH
         max_sequences=max_sequences,
         vocab_size=tokenizer.vocab_size,
         max_context=512,
+        speculation=speculation,
     )
     declaration = IdentityDeclaration(model="toy", chat_template="off", organization="toys")
     behaviour = Behaviour(
@@ -160,10 +164,13 @@ async def toy_worker(
     blocks: int = 32,
     max_sequences: int = 8,
     max_queue: int = 64,
+    speculation: Speculation | None = None,
 ) -> AsyncIterator[ToyWorker]:
     model = ScriptedModel(script.encode(), blocks, gated=gated)
     service = WorkerService(
-        "toy-0", toy_host(model, blocks=blocks, max_sequences=max_sequences), max_queue=max_queue
+        "toy-0",
+        toy_host(model, blocks=blocks, max_sequences=max_sequences, speculation=speculation),
+        max_queue=max_queue,
     )
     doors = WorkerDoors("toy-0")
     async with listening(doors) as (url, port):

@@ -169,7 +169,7 @@ class Prophet:
         self.known: set[RunningSequence] = set()
         self.lessons: list[tuple[str, int, int]] = []
 
-    def chances(self, sequence: RunningSequence, most: int) -> list[float]:
+    def chances(self, sequence: RunningSequence, most: int, least: float) -> list[float]:
         self.known.add(sequence)
         return [0.99**i for i in range(1, min(most, 5) + 1)]
 

@@ -290,7 +290,8 @@ NB_MODULE(_native, m) {
                 model.set_tensor(name, from, data.data(), data.size(), to);
             },
             "name"_a, "ggml_type"_a, "data"_a.noconvert(), "requantize"_a = nb::none(),
-            "Pack one tensor from its raw GGUF bytes; `data` is not kept. `requantize`: Q4_0 (2), Q8_0 (8) "
+            "Pack one tensor from its raw GGUF bytes; `data` is not kept. `requantize`: Q4_0 (2), Q4_1 (3), "
+            "Q8_0 (8) "
             "or None.")
         .def(
             "offload_experts",

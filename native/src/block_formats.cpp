@@ -194,6 +194,18 @@ void encode_q4_0(const float* x, uint8_t* raw) {
     for (int j = 0; j < 16; j++) raw[2 + j] = (uint8_t)(nibble(x[j]) | (nibble(x[j + 16]) << 4));
 }
 
+void encode_q4_1(const float* x, uint8_t* raw) {
+    float low = x[0], high = x[0];
+    for (int j = 1; j < 32; j++) low = std::fmin(low, x[j]), high = std::fmax(high, x[j]);
+    const float scale = (high - low) / 15.0f, inverse = scale != 0 ? 1.0f / scale : 0.0f;
+    write_half(raw, scale), write_half(raw + 2, low);
+    const auto nibble = [&](float v) {
+        const int q = (int)((v - low) * inverse + 0.5f);
+        return (uint8_t)(q < 15 ? q : 15);
+    };
+    for (int j = 0; j < 16; j++) raw[4 + j] = (uint8_t)(nibble(x[j]) | (nibble(x[j + 16]) << 4));
+}
+
 void encode_q8_0(const float* x, uint8_t* raw) {
     float largest = 0;
     for (int j = 0; j < 32; j++) largest = std::fmax(largest, std::fabs(x[j]));
@@ -205,10 +217,14 @@ void encode_q8_0(const float* x, uint8_t* raw) {
 }  // namespace
 
 void encode_row(GgmlType type, const float* values, int n, uint8_t* raw) {
-    if (type != GgmlType::q4_0 && type != GgmlType::q8_0)
-        throw std::invalid_argument("can requantize to Q4_0 (2) or Q8_0 (8), not to " + ggml_name(type));
-    for (int b = 0; b < n / 32; b++, values += 32, raw += block_bytes(type))
-        type == GgmlType::q4_0 ? encode_q4_0(values, raw) : encode_q8_0(values, raw);
+    const auto encode = type == GgmlType::q4_0   ? encode_q4_0
+                        : type == GgmlType::q4_1 ? encode_q4_1
+                        : type == GgmlType::q8_0 ? encode_q8_0
+                                                 : nullptr;
+    if (!encode)
+        throw std::invalid_argument("can requantize to Q4_0 (2), Q4_1 (3) or Q8_0 (8), not to " +
+                                    ggml_name(type));
+    for (int b = 0; b < n / 32; b++, values += 32, raw += block_bytes(type)) encode(values, raw);
 }
 
 }  // namespace tiltyard

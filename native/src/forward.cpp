@@ -13,9 +13,7 @@ namespace tiltyard {
 
 namespace {
 
-// Up to so many rows a step is bound by memory: longer pieces keep the streams whole.
-constexpr int kStreamRows = 8;
-constexpr int kStreamPieces = 8;  // of a thread's share, then
+constexpr int kHeadTiles = 8;  // a tile of the head alone is a short piece of work
 // Up to so many rows each thread norms them for itself, which costs less than a phase that all wait for.
 constexpr int kOwnNormRows = 4;
 // From so many rows on, unpacking a tile once is cheaper than at each register block.
@@ -93,11 +91,10 @@ class ForwardPass {
         Norm pending{};      // or will give when the first unit asks for it
         std::chrono::steady_clock::time_point last = std::chrono::steady_clock::now();
 
-        // chunk 0: a few long pieces a thread; else units are taken `chunk` at a time
+        // units are taken `chunk` neighbours at a time
         template <class Unit>
         void each(Operator op, int units, int chunk, Unit unit) {
-            const int pieces = pass.m_.pool_.size() * kStreamPieces;
-            walk.each(units, chunk ? chunk : std::max(1, units / pieces), unit);
+            walk.each(units, chunk, unit);
             if (walk.thread) return;
             const auto now = std::chrono::steady_clock::now();
             pass.m_.seconds_[op] += std::chrono::duration<double>(now - last).count();
@@ -158,7 +155,6 @@ class ForwardPass {
     void chunks(int rows, Chunk chunk) const {
         for (int t0 = 0; t0 < rows; t0 += kChunkRows) chunk(t0, std::min(rows, t0 + kChunkRows));
     }
-    int chunk(int rows) const { return rows <= kStreamRows ? 0 : 1; }
 
     void embed(Walker& walker) {
         walker.each(kEmbed, b_.rows, 8, [&](int t) {
@@ -208,7 +204,7 @@ class ForwardPass {
         const RopeTable& rope = m_.rope_[s_.layer_rope.empty() ? 0 : s_.layer_rope[index]];
         const auto rotate = s_.rope_style == RopeStyle::halves ? k_.rotate_halves : k_.rotate;
         const int n = s_.head_dim, stride = round_up(n, kTileRows), tiles = stride / kTileRows;
-        walker.each(kQkv, s_.heads + 2 * s_.kv_heads, chunk(b_.rows), [&](int unit) {
+        walker.each(kQkv, s_.heads + 2 * s_.kv_heads, 1, [&](int unit) {
             const bool is_query = unit < s_.heads, is_key = !is_query && unit < s_.heads + s_.kv_heads;
             const int head = is_query ? unit : (unit - s_.heads) % s_.kv_heads;
             const PackedMatrix& w = is_query ? layer.query : is_key ? layer.key : layer.value;
@@ -314,7 +310,7 @@ class ForwardPass {
         const PackedMatrix& w = is_down ? layer.down : layer.attention_output;
         const std::vector<float>& post_norm = is_down ? layer.ff_post_norm : layer.attention_post_norm;
         const bool normed = !post_norm.empty();
-        walker.each(is_down ? kDown : kAttentionOutput, w.tiles(), chunk(b_.rows), [&](int tile) {
+        walker.each(is_down ? kDown : kAttentionOutput, w.tiles(), 1, [&](int tile) {
             const int width = std::min(kTileRows, dim_ - tile * kTileRows);
             chunks(b_.rows, [&](int t0, int t1) {
                 float* out = normed ? &w_.projected[(size_t)t0 * dim_ + tile * kTileRows] : walker.buffer;
@@ -339,7 +335,7 @@ class ForwardPass {
     void gate_up(Walker& walker, int index) {
         const Layer& layer = m_.layers_[index];
         const auto activate = s_.activation == Activation::gelu ? k_.gelu_multiply : k_.silu_multiply;
-        walker.each(kGateUp, ff_ / kQuantBlock, chunk(b_.rows), [&](int unit) {
+        walker.each(kGateUp, ff_ / kQuantBlock, 1, [&](int unit) {
             const Activations& x = normed(walker);
             chunks(b_.rows, [&](int t0, int t1) {
                 const int tiles = std::min(2, layer.gate.tiles() - unit * 2);
@@ -383,7 +379,7 @@ class ForwardPass {
     }
 
     void logits(Walker& walker, const PackedMatrix& head) {
-        walker.each(kHead, head.tiles(), b_.outputs <= kStreamRows ? 0 : 8, [&](int tile) {
+        walker.each(kHead, head.tiles(), kHeadTiles, [&](int tile) {
             const Activations& x = normed(walker);
             const int width = std::min(kTileRows, s_.vocab - tile * kTileRows);
             float* out = b_.logits + tile * kTileRows;

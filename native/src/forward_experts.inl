@@ -82,17 +82,17 @@ void ForwardPass::experts(Walker& walker, int index) {
         const auto &resident = wave.resident, &missing = wave.missing;
         const int here = (int)resident.size(), loads = (int)missing.size();
         // loads come first: they take longest
-        walker.each(kGateUp, loads + here * columns, loads ? 1 : chunk(b_.rows), [&](int i) {
+        walker.each(kGateUp, loads + here * columns, 1, [&](int i) {
             if (i < loads) return m_.experts_.load(index, missing[i]);
             expert_gate_up(walker, index, resident[(i - loads) / columns], (i - loads) % columns);
         });
-        walker.each(kDown, loads * columns + here * tiles, chunk(b_.rows), [&](int i) {
+        walker.each(kDown, loads * columns + here * tiles, 1, [&](int i) {
             if (i < loads * columns) return expert_gate_up(walker, index, missing[i / columns], i % columns);
             i -= loads * columns;
             expert_down(walker, index, resident[i / tiles], i % tiles);
         });
         if (loads)
-            walker.each(kDown, loads * tiles, chunk(b_.rows),
+            walker.each(kDown, loads * tiles, 1,
                         [&](int i) { expert_down(walker, index, missing[i / tiles], i % tiles); });
     }
     // residual += weight * output, the heaviest expert first

@@ -205,8 +205,9 @@ void Model::set_tensor(const std::string& name, GgmlType type, const uint8_t* ra
         refuse("tensor '" + name + "' does not belong to this model: it has " +
                std::to_string(shape_.layers) + " layers and " + (shape_.tied_embeddings ? "tied" : "untied") +
                " embeddings");
-    if (requantize && *requantize != type && *requantize != GgmlType::q4_0 && *requantize != GgmlType::q8_0)
-        refuse(name + ": can requantize to Q4_0 (2) or Q8_0 (8), not to " + ggml_name(*requantize));
+    if (requantize && *requantize != type && *requantize != GgmlType::q4_0 && *requantize != GgmlType::q4_1 &&
+        *requantize != GgmlType::q8_0)
+        refuse(name + ": can requantize to Q4_0 (2), Q4_1 (3) or Q8_0 (8), not to " + ggml_name(*requantize));
     *slot->matrix = PackedMatrix(name, type, raw, bytes, slot->rows, slot->columns, requantize, &pool_);
     if (slot->part) experts_.put(slot->layer, *slot->part, *slot->matrix);
 }

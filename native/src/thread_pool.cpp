@@ -125,8 +125,8 @@ int ThreadPool::take(int victim, uint32_t phase, int pieces, bool front) {
     }
 }
 
-void ThreadPool::finish_piece(uint32_t target) {
-    if (done_.fetch_add(1, std::memory_order_acq_rel) + 1 == target) done_.notify_all();
+void ThreadPool::add_finished(uint32_t pieces, uint32_t target) {
+    if (done_.fetch_add(pieces, std::memory_order_acq_rel) + pieces == target) done_.notify_all();
 }
 
 void ThreadPool::await(uint32_t target) {

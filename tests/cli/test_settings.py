@@ -21,7 +21,7 @@ SAMPLING = f"{GOOD}sampling = "
 DIGITS = "write 64 hex digits"
 NO_NAME = "is no name; use up to 64 letters, digits, '.', '_' and '-', a letter or digit first"
 IDENTITY_KEYS = (
-    "model, quantization, kv_precision, adapter, rope_scaling, chat_template, system_prompt, sampling, organization, license, "
+    "model, quantization, kv_precision, adapter, rope_scaling, pooling, chat_template, system_prompt, sampling, organization, license, "
     "description"
 )
 
@@ -62,7 +62,7 @@ IDENTITY_KEYS = (
         (f"{MODEL}[identities.x]", "identities.x.model: this key is missing; write one"),
         (f"{MODEL}[identities.x]\nmodel = 'n'", "identities.x.model: there is no model 'n'; declared: m"),
         ("[models.m]\nsource = 'm.gguf'\n[identities]", "models.m.source: model source 'm.gguf' is not understood; "
-         "write pypi:<package>==<version>, file:<path> or hf:<owner>/<repo>[@<revision>]/<file>.gguf"),
+         "write pypi:<package>==<version>, file:<path> or hf:<owner>/<repo>[@<revision>][/<file>.gguf]"),
         (f"{MODEL}sha256 = 'abc'\n[identities]", f"models.m.sha256: sha256 'abc' is not a digest; {DIGITS}"),
     ],
 )  # fmt: skip

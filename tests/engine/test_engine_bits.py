@@ -147,8 +147,8 @@ def make_engine(
     *,
     max_batch_tokens: int = 256,
     blocks: int = BLOCKS,
-    spill: SpillFile | None = None,
     speculation: Speculation | None = None,
+    spill: SpillFile | None = None,
 ) -> Engine:
     config = EngineConfig(
         kv_blocks=blocks,

@@ -221,6 +221,8 @@ def test_crowded_schedules_take_every_path_and_change_no_answer() -> None:
         "cancelled",
         "partial_prefill_chunks",
         "mixed_steps",
+        "accepted_tokens",
     ):
         assert totals[path] > 3, path
+    assert totals["draft_tokens"] - totals["accepted_tokens"] > 10
     assert totals["peak_batch_sequences"] > 30 * 3

@@ -213,26 +213,26 @@ def test_prompt_lookup_guesses_what_followed_the_longest_match() -> None:
     # The end, 1 2 3, was there twice; the longer match, 9 1 2 3, was followed by 5.
     sequence = sequence_of([9, 1, 2, 3, 5, 6, 0, 1, 2, 3, 7, 8, 9, 1, 2, 3])
     lookup = PromptLookup()
-    assert len(lookup.chances(sequence, 4)) == 4
+    assert len(lookup.chances(sequence, 4, 0.0)) == 4
     assert lookup.draft({sequence: 4}) == {sequence: [5, 6, 0, 1]}
 
 
 def test_prompt_lookup_takes_the_latest_of_equal_matches() -> None:
     sequence = sequence_of([0, 1, 2, 5, 9, 1, 2, 6, 8, 1, 2])
     lookup = PromptLookup()
-    lookup.chances(sequence, 1)
+    lookup.chances(sequence, 1, 0.0)
     assert lookup.draft({sequence: 1}) == {sequence: [6]}
 
 
 def test_prompt_lookup_has_no_guess_where_nothing_repeats() -> None:
-    assert PromptLookup().chances(sequence_of(list(range(50))), 8) == []
-    assert PromptLookup().chances(sequence_of([1]), 8) == []
+    assert PromptLookup().chances(sequence_of(list(range(50))), 8, 0.0) == []
+    assert PromptLookup().chances(sequence_of([1]), 8, 0.0) == []
 
 
 def test_prompt_lookup_goes_round_a_loop() -> None:
     sequence = sequence_of([4, 5, 6, 4, 5, 6])
     lookup = PromptLookup()
-    lookup.chances(sequence, 8)
+    lookup.chances(sequence, 8, 0.0)
     assert lookup.draft({sequence: 8}) == {sequence: [4, 5, 6, 4, 5, 6, 4, 5]}
 
 
@@ -242,10 +242,10 @@ def test_prompt_lookup_finds_what_a_search_of_the_whole_text_finds(text: list[in
     """Taken token by token, as the engine does; compared with all pairs of places."""
     sequence = sequence_of(text[:start])
     lookup = PromptLookup()
-    found = lookup.chances(sequence, 1)
+    found = lookup.chances(sequence, 1, 0.0)
     for token in text[start:]:
         sequence.append(token)
-        found = lookup.chances(sequence, 1)
+        found = lookup.chances(sequence, 1, 0.0)
     tokens, best = sequence.tokens, 1
     for place in range(1, len(tokens)):
         length = 0
@@ -265,10 +265,10 @@ def test_prompt_lookup_learns_from_answers_that_do_not_repeat() -> None:
     # After each "1 2" comes something new: the chance of a match of two falls below its prior.
     sequence = sequence_of([1, 2, 3, 1, 2])
     lookup = PromptLookup()
-    (first,) = lookup.chances(sequence, 1)
+    (first,) = lookup.chances(sequence, 1, 0.0)
     for token in (10, 1, 2, 11, 1, 2, 12, 1, 2):
         sequence.append(token)
-        (last,) = lookup.chances(sequence, 1) or [0.0]
+        (last,) = lookup.chances(sequence, 1, 0.0) or [0.0]
     assert last < first / 1.5
 
 

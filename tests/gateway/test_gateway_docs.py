@@ -17,6 +17,7 @@ from tiltyard.gateway.app import create_gateway
 from tiltyard.gateway.attempt import WorkerLost
 from tiltyard.router.router import Router
 from tiltyard.telemetry.metrics import GatewayMetrics
+from tiltyard.wire.embeddings import EmbeddingsRequest
 from tiltyard.wire.openai import (
     CHAT_REFUSED,
     COMPLETION_REFUSED,
@@ -59,9 +60,9 @@ def test_the_documented_status_is_the_one_that_is_sent() -> None:
             assert ROWS[kind.default_code] == str(kind.status), kind
 
 
-@pytest.mark.parametrize("model", [ChatCompletionRequest, CompletionRequest])
+@pytest.mark.parametrize("model", [ChatCompletionRequest, CompletionRequest, EmbeddingsRequest])
 def test_every_field_that_is_honoured_is_documented(
-    model: type[ChatCompletionRequest] | type[CompletionRequest],
+    model: type[ChatCompletionRequest] | type[CompletionRequest] | type[EmbeddingsRequest],
 ) -> None:
     rows = "\n".join(re.findall(r"^\|.*\|$", API, re.MULTILINE))
     assert [name for name in model.model_fields if f"`{name}`" not in rows] == []

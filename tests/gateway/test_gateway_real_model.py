@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
+import numpy as np
 import orjson
 import pytest
 import yaml
@@ -248,3 +250,93 @@ async def test_a_client_that_leaves_frees_its_blocks_and_is_recorded_with_its_to
     whole = house.event(again.id)
     assert event.data.prompt_tokens == whole.prompt_tokens > 0
     assert event.data.prompt_token_digest == whole.prompt_token_digest
+
+
+# Embeddings.
+
+
+def test_related_texts_have_closer_vectors_and_company_does_not_change_a_bit(house: House) -> None:
+    """The client asks for base64 unless told otherwise, and reads it as float32."""
+    texts = ["A dog chased the cat.", "The hound ran after a kitten.", "Prime numbers are infinitely many."]
+    together = house.client.embeddings.create(model="chat", input=texts)
+    assert [entry.index for entry in together.data] == [0, 1, 2]
+    vectors = [entry.embedding for entry in together.data]
+    assert [len(vector) for vector in vectors] == [576] * 3
+
+    def cosine(a: list[float], b: list[float]) -> float:
+        return sum(x * y for x, y in zip(a, b, strict=True))
+
+    assert all(abs(cosine(v, v) - 1) < 1e-6 for v in vectors)
+    assert cosine(vectors[0], vectors[1]) > cosine(vectors[0], vectors[2])
+    assert together.usage.prompt_tokens == together.usage.total_tokens
+    for text, vector in zip(texts, vectors, strict=True):
+        alone = house.client.embeddings.create(model="smollm2", input=text, encoding_format="float")
+        assert np.array(alone.data[0].embedding, np.float32).tolist() == vector
+    assert alone.model == "smollm2"
+
+
+def test_token_ids_are_texts_too(house: House) -> None:
+    one = house.client.embeddings.create(model="chat", input=[504, 3575], encoding_format="float")
+    many = house.client.embeddings.create(
+        model="chat", input=[[504, 3575], [504], [504, 3575]], encoding_format="float"
+    )
+    assert many.data[0].embedding == many.data[2].embedding == one.data[0].embedding
+    assert many.data[1].embedding != one.data[0].embedding
+    assert (one.usage.prompt_tokens, many.usage.prompt_tokens) == (2, 5)
+
+
+def test_more_texts_than_the_engine_takes_at_once_come_back_in_order(house: House) -> None:
+    words = [f"number {i}" for i in range(100)]
+    answer = house.client.embeddings.create(model="chat", input=words)
+    some = house.client.embeddings.create(model="chat", input=[words[99], words[0]])
+    assert answer.data[99].embedding == some.data[0].embedding
+    assert answer.data[0].embedding == some.data[1].embedding
+
+
+def test_an_answer_does_not_change_while_texts_are_embedded_and_no_block_stays(house: House) -> None:
+    def say_it() -> str | None:
+        answer = house.client.chat.completions.create(
+            model="chat", messages=say("Count to ten."), temperature=0, max_tokens=40, seed=1
+        )
+        return answer.choices[0].message.content
+
+    alone = say_it()
+    before = httpx2.get(house.worker_url + "/worker").json()
+    heard: list[str | None] = []
+    thread = threading.Thread(target=lambda: heard.append(say_it()))
+    thread.start()
+    house.client.embeddings.create(model="chat", input=["far away " * 100] * 3)
+    thread.join()
+    assert heard == [alone]
+    after = httpx2.get(house.worker_url + "/worker").json()
+    assert after["kv_blocks_used"] == 0
+    assert after["kv_blocks_cached"] == before["kv_blocks_cached"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ({"input": "x", "dimensions": 256}, 400, "dimensions is 256; smollm2 gives 576"),
+        ({"input": "x", "dimensions": 576}, 200, ""),
+        ({"input": ""}, 400, "none of them empty"),
+        ({"input": []}, 400, "none of them empty"),
+        ({"input": ["a", ""]}, 400, "input 1: "),
+        ({"input": ["a", [1, -1]]}, 400, "input 1: "),
+        ({"input": [1, 49152]}, 400, "token 49152"),
+        ({"input": ["a", [7] * 9000]}, 400, "input.1 has 9,000 tokens; smollm2 accepts 8,191"),
+        ({"input": "word " * 60_000}, 400, "smollm2 accepts 8,191"),
+        ({"input": ["a"] * 2049}, 400, "at most 2048"),
+        ({"input": "x", "encoding_format": "int8"}, 400, "'float' or 'base64'"),
+        ({"input": "x", "truncate": True}, 400, "truncate"),
+        ({"input": "x", "model": "nobody"}, 404, "'nobody' does not exist"),
+        ({}, 400, "input is required"),
+    ],
+)
+def test_what_cannot_be_embedded_is_said(
+    body: dict[str, object], status: int, said: str, house: House
+) -> None:
+    url = str(house.client.base_url) + "embeddings"
+    answer = httpx2.post(url, json={"model": "chat", **body})
+    assert answer.status_code == status, answer.text
+    if status != 200:
+        assert said in answer.json()["error"]["message"]

@@ -127,3 +127,15 @@ def test_a_q5_0_scale_without_a_minimum_in_f16_is_refused() -> None:
     model.raw["token_embd.weight"][1][:2] = np.frombuffer(np.float16(5000).tobytes(), np.uint8)
     with pytest.raises(ValueError, match=r"token_embd.weight: a Q5_0 scale exceeds 4094"):
         model.native()
+
+
+MEMORY_BITS = {F32: 32.0, BF16: 16.0, Q8_0: 8.5, Q6_K: 6.5625, Q5_K: 5.625, Q5_0: 6.0, Q5_1: 6.0, Q4_K: 4.625}
+
+
+@pytest.mark.parametrize("kind", MEMORY_BITS)
+def test_weights_take_the_memory_that_the_documentation_promises(kind: int) -> None:
+    """docs/models.md, where the figures are rounded to two places."""
+    shape = replace(SHAPE, vocab_size=64)
+    model = SmallModel(shape, types=(kind,))
+    weights = sum(matrix.values.size for matrix in model.matrices.values())
+    assert model.native().weight_bytes * 8 / weights == MEMORY_BITS[kind]

@@ -40,7 +40,7 @@ def test_a_q4_0_scale_without_a_minimum_in_f16_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "target"), [(s, t) for t in (Q4_0, Q8_0) for s in (F32, F16, Q4_1, Q8_0) if s != t]
+    ("source", "target"), [(s, t) for t in (Q4_0, Q4_1, Q8_0) for s in (F32, F16, Q4_1, Q8_0) if s != t]
 )
 def test_requantizing_gives_the_bytes_of_ggml(source: int, target: int) -> None:
     """Oracle: the quantizers of the `gguf` package, which are ggml's reference rounding in NumPy."""

@@ -236,7 +236,7 @@ def test_a_file_is_used_where_it_lies(tmp_path: Path) -> None:
     assert cached.sha256 == DIGEST
     with pytest.raises(DigestMismatch, match=DIGEST):
         source.fetch(cache, "f" * 64, SilentProgress())
-    with pytest.raises(FetchFailed, match="there is no file"):
+    with pytest.raises(FetchFailed, match="there is no file or directory"):
         parse_source("file:none.gguf", tmp_path).fetch(cache, None, SilentProgress())
 
 
@@ -255,6 +255,40 @@ class StandInHub:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(self.content)
         return str(path)
+
+    def snapshot_download(
+        self, repo_id: str, *, revision: str | None, local_dir: str, allow_patterns: list[str]
+    ) -> str:
+        self.asked.append((repo_id, " ".join(allow_patterns), revision))
+        folder = Path(local_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text("{}")
+        (folder / "model.safetensors").write_bytes(self.content or b"")
+        return str(folder)
+
+
+def test_a_hub_directory_is_fetched_checked_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = StandInHub(MODEL)
+    monkeypatch.setattr(hub, "installed_hub", lambda: stand_in)
+    source = parse_source("hf:org/repo@abc123")
+    with pytest.raises(DigestMismatch):
+        source.fetch(tmp_path, "f" * 64, SilentProgress())
+    path = source.fetch(tmp_path, None, SilentProgress())
+    assert path.is_dir()
+    assert (path / "model.safetensors").read_bytes() == MODEL
+    repo, patterns, revision = stand_in.asked[-1]
+    assert (repo, revision) == ("org/repo", "abc123")
+    assert ".py" not in patterns  # nothing that a repository brings is ever run
+    found = source.cached(tmp_path)
+    assert found is not None
+    assert found.size_bytes == 2 + len(MODEL)
+    asked = len(stand_in.asked)
+    assert source.fetch(tmp_path, found.sha256, SilentProgress()) == path
+    assert len(stand_in.asked) == asked
+    (path / "model.safetensors").write_bytes(MODEL + b"!")
+    assert source.cached(tmp_path) is None
+    assert source.fetch(tmp_path, found.sha256, SilentProgress()) == path  # fetched anew
+    assert (path / "model.safetensors").read_bytes() == MODEL
 
 
 def test_a_hub_file_is_fetched_checked_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

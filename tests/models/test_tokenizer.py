@@ -69,10 +69,11 @@ COMES_BACK = {"gpt-2", "llama-bpe", "starcoder", "falcon", "deepseek-coder"}
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
-def test_vocabularies_give_the_ids_of_llama_cpp(name: str, shared_data: Path) -> None:
-    path = shared_data / f"serving/tokenizer/llama.cpp/ggml-vocab-{name}.gguf"
-    tokenizer = load(path)
-    vectors = llama_cpp_vectors(path)
+def test_vocabularies_give_the_ids_of_llama_cpp(
+    name: str, every: dict[str, Tokenizer], shared_data: Path
+) -> None:
+    tokenizer = every[name]
+    vectors = llama_cpp_vectors(shared_data / f"serving/tokenizer/llama.cpp/ggml-vocab-{name}.gguf")
     assert len(vectors) == 47
     for text, ids in vectors:
         assert tokenizer.encode(text, special=False) == ids, text
@@ -322,8 +323,8 @@ def test_a_text_that_brings_its_own_begin_of_sequence_gets_no_second_one(write_v
     assert prompt_ids(tokenizer, "b", special=True) == [1, FIRST, FIRST + 2]
 
 
-def test_word_pieces_are_wrapped_in_their_own_control_tokens(shared_data: Path) -> None:
-    tokenizer = load(shared_data / "serving/tokenizer/llama.cpp/ggml-vocab-bert-bge.gguf")
+def test_word_pieces_are_wrapped_in_their_own_control_tokens(every: dict[str, Tokenizer]) -> None:
+    tokenizer = every["bert-bge"]
     ids = prompt_ids(tokenizer, "Hello WORLDS", special=False)
     assert [tokenizer.token_text(token) for token in ids] == ["[CLS]", "▁hello", "▁worlds", "[SEP]"]
     assert tokenizer.decode(ids) == " hello worlds"

@@ -11,13 +11,13 @@ from typing import Literal
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tiny_llama import VOCABULARY, random_weights, write_gguf
 
 from tiltyard.kernels import NativeModel
 from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
 from tiltyard.worker.load import KeptPacking, load_native
 from tiltyard.worker.packed_cache import PackedCache, PackedTensor
+from tiny_llama import VOCABULARY, random_weights, write_gguf
 
 DIGEST = "sha256:" + "5" * 64
 GENEROUS = 1 << 30
@@ -143,6 +143,8 @@ def test_the_longest_unused_go_when_the_limit_is_reached(
     assert not second.exists()
     with caplog.at_level(logging.WARNING):
         load(path, PackedCache(tmp_path / "small", 4096), "q4_0")
+        load(path, PackedCache(tmp_path, 4096), "q8_0")
+    assert first.exists()  # nothing goes for what could not stay
     assert "workers.packed_cache_mb allows 0" in caplog.text
     assert not list((tmp_path / "small").iterdir())
 

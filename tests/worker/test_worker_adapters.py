@@ -123,7 +123,10 @@ def test_identities_that_differ_in_the_adapter_differ_in_digest_and_words(
 
 
 def test_adapters_share_steps_and_no_prefix(declared: tuple[Path, dict[str, IdentityDeclaration]]) -> None:
-    """All identities at once, the same long prompt: each answers as it does alone, and takes no other's KV."""
+    """All identities at once, the same long prompt: each answers as it does alone, and takes no other's KV.
+
+    vLLM #44701: keys of adapter and salt collided, so one adapter read the KV of another.
+    """
     path, identities = declared
     solo = LocalModel.load(path, identities, settings=SETTINGS)
     prompt = solo.host.encode_text("Once upon a time there was a girl who liked to " * 6)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -106,3 +108,27 @@ def test_logits_are_those_of_transformers(name: str) -> None:
     wanted = np.array(golden["logits"][name])
     assert np.abs(logits - wanted).max() < 0.005, np.abs(logits - wanted).max()
     assert wanted.std() > 1
+
+
+def test_a_full_disk_is_a_storage_error(moe_path: Path, tmp_path: Path) -> None:
+    """The limit on a file's size stands in for the disk's end."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(StorageFailed, match="experts cannot be written to disk: File too large"):
+            load(moe_path, ExpertsOnDisk(tmp_path, MIB))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_an_expert_that_cannot_be_read_fails_the_step_and_makes_no_words(
+    moe_path: Path, tmp_path: Path
+) -> None:
+    model = load(moe_path, ExpertsOnDisk(tmp_path, MIB))
+    open_files = [Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd")]  # noqa: PTH208 - done at once
+    (file,) = (f for f in open_files if f.is_symlink() and str(tmp_path / "experts-") in str(f.readlink()))
+    os.truncate(file, 0)
+    with pytest.raises(RuntimeError, match="an expert cannot be read from disk: the file ends too early"):
+        model.generate("moe", prompt=[1, 403, 407], seed=0, max_tokens=4, ignore_eos=True)
+    assert model.host.expert_counters is not None
+    assert model.host.expert_counters()["resident"] == 0

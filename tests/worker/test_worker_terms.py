@@ -115,6 +115,7 @@ async def test_a_full_queue_refuses_before_the_prompt_is_read(monkeypatch: pytes
         ("x-tiltyard-deadline-ms", "9" * 40),
         ("x-tiltyard-queue-deadline-ms", "soon"),
         ("x-tiltyard-queue-deadline-ms", ""),
+        ("x-tiltyard-speculation", "maybe"),
     ],
 )
 def test_terms_that_make_no_sense_are_refused_by_name(header: str, value: str) -> None:
@@ -134,8 +135,8 @@ def test_openais_service_tier_is_a_class() -> None:
 
 
 def test_the_next_hop_is_told_what_is_left() -> None:
-    terms = ServiceTerms("batch", queue_deadline_ms=1_000, deadline_ms=60_000)
-    assert ServiceTerms.read(terms.headers(elapsed_ms=400.0)) == ServiceTerms("batch", 600, 59_600)
+    terms = ServiceTerms("batch", queue_deadline_ms=1_000, deadline_ms=60_000, speculate=False)
+    assert ServiceTerms.read(terms.headers(elapsed_ms=400.0)) == ServiceTerms("batch", 600, 59_600, False)
     assert ServiceTerms.read(terms.headers(elapsed_ms=2_000.0)).queue_deadline_ms == 1
 
 

@@ -45,7 +45,7 @@ OpenBlock open_block(GgmlType type, const uint8_t* row, int b);
 // One row of `n` values (a multiple of block_values). Arithmetic is ggml's: scale * q, or scale * q +
 // minimum.
 void decode_row(GgmlType type, const uint8_t* raw, int n, float* out);
-// Q4_0 and Q8_0, with ggml's reference rounding; n a multiple of 32.
+// Q4_0, Q4_1 and Q8_0, with ggml's reference rounding; n a multiple of 32.
 void encode_row(GgmlType type, const float* values, int n, uint8_t* raw);
 
 }  // namespace tiltyard

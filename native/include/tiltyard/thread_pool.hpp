@@ -45,7 +45,7 @@ class ThreadPool {
 
     void work(int thread);
     int take(int victim, uint32_t phase, int pieces, bool front);
-    void finish_piece(uint32_t target);
+    void add_finished(uint32_t pieces, uint32_t target);
     void await(uint32_t target);
 
     const int threads_;
@@ -78,11 +78,12 @@ class ThreadPool::Walk {
         phase_++, target_ += (uint32_t)pieces;
         for (int k = 0; k < pool_.threads_; k++) {
             const int victim = (thread + k) % pool_.threads_;
-            for (int piece; (piece = pool_.take(victim, phase_, pieces, k == 0)) >= 0;) {
+            uint32_t finished = 0;
+            for (int piece; (piece = pool_.take(victim, phase_, pieces, k == 0)) >= 0; finished++) {
                 const int end = std::min(units, (piece + 1) * step);
                 for (int i = piece * step; i < end; i++) unit(i);
-                pool_.finish_piece(target_);
             }
+            if (finished) pool_.add_finished(finished, target_);
         }
         pool_.await(target_);
     }

@@ -5,6 +5,7 @@ constexpr float kLargestHalf = 65504.0f;
 
 // Keys lie [head_dim][32 tokens], values [32 tokens][head_dim].
 struct KvF16 {
+    static constexpr int kBytes = 2;
     static F8 key(const uint8_t* part, int d, int c) {
         return f8_load_f16(reinterpret_cast<const uint16_t*>(part) + d * kBlockTokens + c * 8);
     }
@@ -30,6 +31,7 @@ struct KvF16 {
 
 // int8 with one float scale for each (token, kv head); the 32 scales follow the head_dim * 32 bytes.
 struct KvInt8 {
+    static constexpr int kBytes = 1;
     static F8 key(const uint8_t* part, int d, int c) {
         return f8_load_i8(reinterpret_cast<const int8_t*>(part) + d * kBlockTokens + c * 8);
     }
@@ -64,7 +66,7 @@ struct KvInt8 {
 // out[g][c .. c + N * 8) += p[g][t] * value[t], token by token
 template <class Kv, int G, int N>
 static inline void add_values(const float (*p)[kBlockTokens], int first, int tokens, const uint8_t* values,
-                              int head_dim, int c, float* out) {
+                              const uint8_t* ahead, int head_dim, int c, float* out) {
     F8 a[G][N];
 #pragma GCC unroll 4
     for (int g = 0; g < G; g++)
@@ -72,6 +74,7 @@ static inline void add_values(const float (*p)[kBlockTokens], int first, int tok
         for (int j = 0; j < N; j++) a[g][j] = f8_load(out + g * head_dim + (c + j) * 8);
     for (int t = first; t < tokens; t++) {
         F8 weight[G];
+        if (N > 1) prefetch(ahead + ((size_t)t * head_dim + c * 8) * Kv::kBytes);
 #pragma GCC unroll 4
         for (int g = 0; g < G; g++) weight[g] = f8_set1(p[g][t]);
 #pragma GCC unroll 4
@@ -91,8 +94,8 @@ static inline void add_values(const float (*p)[kBlockTokens], int first, int tok
 // believed: scores of the others are replaced before use, and their values are never read.
 template <class Kv, int G, int kHeadDim>
 [[gnu::noinline]] static void attend_block(const float* q, int head_dim, int first, int tokens,
-                                           const uint8_t* keys, const uint8_t* values, float* maximum,
-                                           float* total, float* out) {
+                                           const uint8_t* keys, const uint8_t* values, const uint8_t* ahead,
+                                           size_t part_bytes, float* maximum, float* total, float* out) {
     if (kHeadDim) head_dim = kHeadDim;  // a constant lets the compiler fold the strides
     F8 s[G][4];
 #pragma GCC unroll 4
@@ -101,6 +104,7 @@ template <class Kv, int G, int kHeadDim>
         for (int c = 0; c < 4; c++) s[g][c] = f8_zero();
     for (int d = 0; d < head_dim; d++) {  // G = 3: 12 accumulators + 3 broadcasts + 1 load = 16 registers
         F8 qd[G];
+        prefetch(ahead + (size_t)d * Kv::kBytes * kBlockTokens);
 #pragma GCC unroll 4
         for (int g = 0; g < G; g++) qd[g] = f8_set1(q[g * head_dim + d]);
 #pragma GCC unroll 4
@@ -137,9 +141,11 @@ template <class Kv, int G, int kHeadDim>
             f8_store(out + g * head_dim + i, f8_mul(f8_load(out + g * head_dim + i), factor));
     }
     const int whole = head_dim / 32 * 4;
-    for (int c = 0; c < whole; c += 4) add_values<Kv, G, 4>(p, first, tokens, values, head_dim, c, out);
+    ahead += part_bytes;
+    for (int c = 0; c < whole; c += 4)
+        add_values<Kv, G, 4>(p, first, tokens, values, ahead, head_dim, c, out);
     for (int c = whole; c < head_dim / 8; c++)
-        add_values<Kv, G, 1>(p, first, tokens, values, head_dim, c, out);
+        add_values<Kv, G, 1>(p, first, tokens, values, ahead, head_dim, c, out);
 }
 
 template <class Kv, int kHeadDim>
@@ -150,11 +156,14 @@ static void attend_blocks(const float* q, int heads, int head_dim, const KvView&
         const int left = kv.tokens - b * kBlockTokens, tokens = left < kBlockTokens ? left : kBlockTokens;
         const uint8_t* keys = kv.keys + (size_t)kv.table[b] * kv.block_bytes;
         const uint8_t* values = keys + kv.part_bytes;
+        // blocks lie anywhere, so nothing but us can know which memory comes next
+        const int next = b + (left > kBlockTokens);
+        const uint8_t* ahead = kv.keys + (size_t)kv.table[next] * kv.block_bytes;
         int g = 0;  // heads are independent: how they share loads cannot change bits
         const auto run = [&](auto size) {
             constexpr int G = decltype(size)::value;
-            attend_block<Kv, G, kHeadDim>(q + g * head_dim, head_dim, first, tokens, keys, values,
-                                          maximum + g, total + g, out + g * head_dim);
+            attend_block<Kv, G, kHeadDim>(q + g * head_dim, head_dim, first, tokens, keys, values, ahead,
+                                          kv.part_bytes, maximum + g, total + g, out + g * head_dim);
             g += G;
         };
         while (heads - g >= 5 || heads - g == 3) run(std::integral_constant<int, 3>());

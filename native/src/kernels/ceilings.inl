@@ -1,7 +1,8 @@
 // What this instruction set can do at most: the same multiply-adds and loads as in the weight tiles, but
 // independent and without anything around them. For measuring only.
 
-// `scratch` has 64 bytes of weights and tokens to read and room for kPeakSums * 16 floats. Returns how many multiply-adds it did.
+// `scratch` has 64 bytes of weights and tokens to read and room for kPeakSums * 16 floats. Returns how many
+// multiply-adds it did.
 constexpr int kPeakSums = kTokensInRegisters > 4 ? 12 : 4;  // enough to hide the latency, few enough to fit
 
 static double most_int4(int rounds, uint8_t* scratch) {

@@ -14,7 +14,7 @@ VERBS = {
     "up": "Start everything on this machine: workers, gateway, arena.",
     "serve": "Start workers and the gateway, without the arena.",
     "chat": "Talk to a model in the terminal.",
-    "models": "Pull, list, show, compare and verify models and identities.",
+    "models": "Pull, list, show, compare, verify and measure models and identities.",
     "leaderboard": "Print the leaderboard that the votes give.",
     "events": "Read, verify and rebuild the event log.",
     "replay": "Make a recorded answer or battle again and compare it.",

@@ -35,6 +35,17 @@ class ForwardModel(BlockMemory, Protocol):
         `adapters` (S): the LoRA adapter of each sequence, 0 for none.
         """
 
+    def embed(  # noqa: PLR0917 - as `forward`
+        self,
+        tokens: NDArray[np.int32],
+        positions: NDArray[np.int32],
+        sequences: NDArray[np.int32],
+        tables: NDArray[np.int32],
+        output_rows: NDArray[np.int32],
+        hidden: NDArray[np.float32],
+    ) -> None:
+        """As `forward`, but write the final hidden state (width) of each output row."""
+
 
 class Row(NamedTuple):
     """A row of logits and the sequence whose next token it chooses."""

@@ -63,7 +63,7 @@ class DraftModel:
         self._serials = count(1)
         self._states: dict[RunningSequence, DraftState] = {}
 
-    def chances(self, sequence: RunningSequence, most: int) -> Sequence[float]:
+    def chances(self, sequence: RunningSequence, most: int, least: float) -> Sequence[float]:
         """Powers of the acceptance so far; now and then 1 for a single guess, to see whether it has changed."""
         if len(sequence.tokens) + most > self._max_context:
             return []
@@ -74,7 +74,8 @@ class DraftModel:
         if state.idle > state.patience:
             return [1.0]
         acceptance = (PRIOR_WEIGHT * PRIOR_ACCEPTANCE + state.hits) / (PRIOR_WEIGHT + state.trials)
-        return [acceptance**i for i in range(1, most + 1)]
+        powers = (acceptance**i for i in range(1, most + 1))
+        return [chance for chance in powers if chance >= least]
 
     def draft(self, lengths: Mapping[RunningSequence, int]) -> dict[RunningSequence, list[int]]:
         """Read what is new, then guess token by token, all sequences together."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tiltyard.engine.batch import Batch, Drafts, ForwardModel, build_batch
 from tiltyard.engine.blocks import BlockAccountingError
+from tiltyard.engine.embedding import embed_texts
 from tiltyard.engine.fairness import CLASSES, FairnessConfig
 from tiltyard.engine.limits import check_sampling
 from tiltyard.engine.paging import Paging
@@ -46,6 +47,8 @@ class EngineConfig:
     speculation: Speculation | None = None
     """How to guess tokens ahead; `None`: not at all."""
     fairness: FairnessConfig = field(default_factory=FairnessConfig)
+    width: int = 0
+    """Of the model's hidden states, for embeddings; 0: it gives none."""
 
     def __post_init__(self) -> None:
         for name in ("kv_blocks", "max_batch_tokens", "max_sequences", "vocab_size", "max_context"):
@@ -96,6 +99,7 @@ class Engine:
         """Schedule, draft, run, sample, emit. `now_s` is the caller's clock; it never goes back."""
         plan = self._scheduler.schedule(now_s)
         self._expire(plan)
+        self._embed(plan)
         drafts = self._draft(plan)
         batch = build_batch(plan.work, drafts)
         logits = self._run(plan, batch)
@@ -116,6 +120,8 @@ class Engine:
             raise InvalidRequest(
                 f"prompt has token {bad}; the model knows 0 to {config.vocab_size - 1}", param="prompt"
             )
+        if request.embed is not None and not config.width:
+            raise InvalidRequest("this model gives no hidden states to make a vector from", param="model")
         check_sampling(request, config.vocab_size)
         total = len(request.prompt) + request.max_tokens
         if total > config.max_context:
@@ -136,6 +142,8 @@ class Engine:
         self.check(request)
         if request.request_id in self._requests:
             raise Conflict(f"request id {request.request_id!r} is already running", param="request_id")
+        if request.embed is not None:  # each of its hidden states is wanted: no prefix can be left out
+            request = replace(request, namespace=f"{request.namespace}/{request.request_id}")
         self._requests[request.request_id] = self._scheduler.add(request)
 
     def cancel(self, request_id: str) -> bool:
@@ -234,6 +242,19 @@ class Engine:
         room = self.config.max_batch_tokens - sum(chunk for _, chunk in plan.work)
         return self._speculator.propose(plan.work, room)
 
+    def _embed(self, plan: Plan) -> None:
+        """Run the texts that end in a vector, in a pass of their own; the plan keeps the rest."""
+        plan.texts = [(s, chunk) for s, chunk in plan.work if s.request.embed is not None]
+        if not plan.texts:
+            return
+        plan.work = [(s, chunk) for s, chunk in plan.work if s.request.embed is None]
+        done = embed_texts(self._model, plan.texts, self.config.width)
+        self.counters.embedded_tokens += sum(chunk for _, chunk in plan.texts)
+        for sequence, _ in done:
+            self._retire(sequence)
+            self.counters.finished += 1
+        plan.embedded = [text for _, text in done]
+
     def _run(self, plan: Plan, batch: Batch) -> NDArray[np.float32]:
         """One forward pass; returns logits (output rows, vocabulary). What was pending now has KV."""
         rows = len(batch.output_rows)
@@ -285,10 +306,11 @@ class Engine:
             admitted=tuple(s.request.request_id for s in plan.admitted),
             preempted=tuple(s.request.request_id for s in plan.preempted),
             expired=tuple(plan.expired),
+            embedded=tuple(plan.embedded),
             failed=tuple(failed),
-            batch_tokens=len(batch.tokens),
-            batch_sequences=len(plan.work),
-            batch=tuple((s.request.request_id, chunk) for s, chunk in plan.work),
+            batch_tokens=len(batch.tokens) + sum(chunk for _, chunk in plan.texts),
+            batch_sequences=len(plan.work) + len(plan.texts),
+            batch=tuple((s.request.request_id, chunk) for s, chunk in (*plan.work, *plan.texts)),
         )
 
     def _retire(self, sequence: RunningSequence) -> None:

@@ -85,7 +85,12 @@ class Paging:
         sequence.computed = 0
 
     def remember(self, sequence: RunningSequence) -> None:
-        """Put the blocks that have become full, and whose KV now exists, into the prefix tree."""
+        """Put the blocks that have become full, and whose KV now exists, into the prefix tree.
+
+        Not those of a text that is embedded: it has to run whole, so nobody could be spared by them.
+        """
+        if sequence.request.embed is not None:
+            return
         size = self.block_tokens
         while (index := len(sequence.path)) < sequence.computed // size:
             parent = sequence.path[-1] if sequence.path else None

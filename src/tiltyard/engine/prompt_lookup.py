@@ -35,13 +35,13 @@ class PromptLookup:
     def __init__(self) -> None:
         self._texts: dict[RunningSequence, RepeatedText] = {}
 
-    def chances(self, sequence: RunningSequence, most: int) -> Sequence[float]:
+    def chances(self, sequence: RunningSequence, most: int, least: float) -> Sequence[float]:
         """As the matches of this answer have turned out so far."""
         text = self._texts.get(sequence)
         if text is None:
             text = self._texts[sequence] = RepeatedText(sequence.tokens)
         text.catch_up()
-        return text.chances(most)
+        return text.chances(most, least)
 
     def draft(self, lengths: Mapping[RunningSequence, int]) -> dict[RunningSequence, list[int]]:
         """What followed the match."""
@@ -92,8 +92,8 @@ class RepeatedText:
             else:
                 self._look()
 
-    def chances(self, most: int) -> list[float]:
-        """Chance that the first 1, 2, … `most` guessed tokens all come true."""
+    def chances(self, most: int, least: float) -> list[float]:
+        """Chance that the first 1, 2, … `most` guessed tokens all come true, while it is `least` or more."""
         if self._source < 0:
             return []
         chances, product, length = [], 1.0, self._length
@@ -102,6 +102,8 @@ class RepeatedText:
             product *= (PRIOR_WEIGHT * KINDS[kind][1] + self._hits[kind]) / (
                 PRIOR_WEIGHT + self._trials[kind]
             )
+            if product < least:
+                break
             chances.append(product)
             length = min(length + 1, LONGEST_MATCH)
         return chances

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from tiltyard.engine.constraint import Grammar
 from tiltyard.errors import TiltyardError
 
+Pooling = Literal["last", "mean"]
+"""Which hidden states make a text's vector: the last token's, or the mean of all."""
 Finish = Literal["stop", "length"]
 
 RequestClass = Literal["interactive", "agent", "batch"]
@@ -73,10 +75,20 @@ class EngineRequest:
     """Instant by which it must have finished."""
     speculate: bool = True
     """Whether tokens may be guessed ahead, where the engine does so; never changes a token."""
+    embed: Pooling | None = None
+    """Ask for the vector of the prompt instead of its continuation; `max_tokens` is 1, and no token comes."""
     grammar: Grammar | None = None
     """Every token is masked by it."""
     prompt_logprobs: int | None = None
     """As `top_logprobs`, for the tokens of the prompt; they come with the first token."""
+
+
+class EmbeddedText(NamedTuple):
+    """The vector of one request that asked for it, of length 1."""
+
+    request_id: str
+    vector: NDArray[np.float32]
+    tokens: int
 
 
 class PromptScores(NamedTuple):
@@ -181,6 +193,8 @@ class EngineCounters:
     """Blocks of which a sequence needed a part and wrote on in a copy."""
     copied_tokens: int = 0
     """Prompt tokens that came with those copies; part of `prefix_hit_tokens`."""
+    embedded_tokens: int = 0
+    """Tokens run for vectors, recomputation included."""
     evicted_blocks: int = 0
     """Blocks that left memory, spilled or for good."""
     spilled_blocks: int = 0
@@ -210,6 +224,7 @@ class StepResult:
     admitted: tuple[str, ...] = ()
     """Requests that left the queue in this step, those readmitted after a preemption included."""
     preempted: tuple[str, ...] = ()
+    embedded: tuple[EmbeddedText, ...] = ()
     expired: tuple[Expired, ...] = ()
     """Requests that were dropped at the start of this step because their time was over."""
     failed: tuple[FailedRequest, ...] = ()

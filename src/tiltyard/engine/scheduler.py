@@ -19,7 +19,7 @@ from tiltyard.engine.budget import PrefillBudget
 from tiltyard.engine.fairness import CLASSES, RANK, FairnessConfig, FairShares
 from tiltyard.engine.paging import Paging
 from tiltyard.engine.prefix import Node
-from tiltyard.engine.request import EngineCounters, EngineRequest, Expired, RequestClass
+from tiltyard.engine.request import EmbeddedText, EngineCounters, EngineRequest, Expired, RequestClass
 from tiltyard.engine.sequence import RunningSequence
 
 MOST_TRIES = 64
@@ -35,6 +35,9 @@ class Plan:
     """The work of one step: `(sequence, tokens to run)` in batch order."""
 
     work: list[tuple[RunningSequence, int]] = field(default_factory=list)
+    texts: list[tuple[RunningSequence, int]] = field(default_factory=list)
+    """What of the work ends in a vector: the engine sets it apart."""
+    embedded: list[EmbeddedText] = field(default_factory=list)
     admitted: list[RunningSequence] = field(default_factory=list)
     preempted: list[RunningSequence] = field(default_factory=list)
     expired: list[Expired] = field(default_factory=list)

@@ -31,6 +31,7 @@ class RunningSequence:
         "constraint",
         "drafted_tokens",
         "furthest",
+        "hidden_sum",
         "mask",
         "passed",
         "path",
@@ -58,6 +59,8 @@ class RunningSequence:
         self.peak_blocks = 0
         self.cached_tokens: int | None = None
         """Set at the first admission."""
+        self.hidden_sum: NDArray[np.float64] | None = None
+        """Of a text that is being embedded: the hidden states so far."""
         self.drafted_tokens = 0
         self.accepted_tokens = 0
         self.furthest = 0

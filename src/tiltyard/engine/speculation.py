@@ -62,8 +62,8 @@ class Drafter(Protocol):
     token_cost: float
     """Of guessing one token, in units of a forward pass of one row."""
 
-    def chances(self, sequence: RunningSequence, most: int) -> Sequence[float]:
-        """How likely guess 1, 2, … (`most` at most) is to be kept: falling numbers, none if it has no guess."""
+    def chances(self, sequence: RunningSequence, most: int, least: float) -> Sequence[float]:
+        """How likely guess 1, 2, … is to be kept: falling numbers, `most` at most, those of `least` and more."""
 
     def draft(self, lengths: Mapping[RunningSequence, int]) -> dict[RunningSequence, list[int]]:
         """Guess so many tokens for each sequence, or fewer."""
@@ -94,28 +94,36 @@ class Speculator:
 
     def propose(self, work: Sequence[tuple[RunningSequence, int]], room: int) -> Drafts:
         """Guesses for the sequences whose next token this step will choose, at most `room` in all."""
+        ending = [sequence for sequence, chunk in work if chunk == sequence.pending]
+        if not ending or room < 1:
+            return {}
+        rows = sum(chunk for _, chunk in work)
+        least = self._least_chance(rows, len(ending))
         chances: dict[RunningSequence, Sequence[float]] = {}
-        ready = rows = 0
-        for sequence, chunk in work:
-            rows += chunk
-            if chunk < sequence.pending:
-                continue
-            ready += 1
+        for sequence in ending:
             # The token that this step chooses anyway is not a guess.
             most = min(room, MOST_DRAFTS, sequence.request.max_tokens - sequence.outputs - 1)
             if most > 0 and sequence.request.speculate:
-                hopes = self._drafter.chances(sequence, most)
+                hopes = self._drafter.chances(sequence, most, least)
                 if hopes:
                     chances[sequence] = hopes
-        if not chances or room < 1:
+        if not chances:
             return {}
         lengths = share_rows(
-            chances, self._costs, rows=rows, ready=ready, room=room, token_cost=self._drafter.token_cost
+            chances, self._costs, rows=rows, ready=len(ending), room=room, token_cost=self._drafter.token_cost
         )
         chunks = dict(work)
         granted = {s: self._scheduler.reserve(s, chunks[s], n) for s, n in lengths.items()}
         drafts = self._drafter.draft({s: n for s, n in granted.items() if n})
-        return {s: fit for s, draft in drafts.items() if (fit := s.possible(draft))}
+        possible = {s: fit for s, draft in drafts.items() if (fit := s.possible(draft))}
+        for sequence in drafts.keys() - possible.keys():  # the grammar refuses the first guess already
+            self._drafter.learn(sequence, 1, 0)
+        return possible
+
+    def _least_chance(self, rows: int, ready: int) -> float:
+        """A guess that is less likely need not be weighed: half of what its row must bring on average."""
+        a_row = (self._costs.of(rows + MOST_DRAFTS) - self._costs.of(rows)) / MOST_DRAFTS
+        return 0.5 * (a_row + self._drafter.token_cost) * ready / self._costs.of(ready)
 
     def learn(self, drafts: Drafts, choices: Sequence[Choice]) -> None:
         """Tell the drafter, and each sequence, how many of its guesses were kept."""
@@ -123,7 +131,8 @@ class Speculator:
         for choice in choices:
             if choice.sequence in kept:
                 kept[choice.sequence] += 1
-        for sequence, accepted in kept.items():
+        for sequence, guesses in kept.items():
+            accepted = max(0, guesses)  # a sequence that fails has no token
             sequence.drafted_tokens += len(drafts[sequence])
             sequence.accepted_tokens += accepted
             self._counters.drafts += 1

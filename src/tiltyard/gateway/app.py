@@ -17,6 +17,7 @@ from tiltyard.gateway.body import MAX_BODY_BYTES
 from tiltyard.gateway.chat import chat_routes
 from tiltyard.gateway.completions import completion_routes
 from tiltyard.gateway.door import Door
+from tiltyard.gateway.embeddings import embedding_routes
 from tiltyard.gateway.errors import answer_http_exception, answer_nobody, answer_unexpected, error_response
 from tiltyard.gateway.guard import Guard
 from tiltyard.gateway.health import health_routes
@@ -26,6 +27,7 @@ from tiltyard.gateway.openapi import describe
 from tiltyard.gateway.websocket import socket_routes
 from tiltyard.router.router import Router
 from tiltyard.telemetry.metrics import GatewayMetrics
+from tiltyard.wire.embeddings import EmbeddingsRequest
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
 
 
@@ -69,7 +71,14 @@ def create_gateway(
     app.add_exception_handler(HTTPException, answer_http_exception)
     app.add_exception_handler(ClientDisconnect, answer_nobody)
     app.add_exception_handler(Exception, answer_unexpected)
-    for routes in (chat_routes, completion_routes, model_routes, health_routes, socket_routes):
+    for routes in (
+        chat_routes,
+        completion_routes,
+        embedding_routes,
+        model_routes,
+        health_routes,
+        socket_routes,
+    ):
         app.include_router(routes(door))
-    describe(app, (ChatCompletionRequest, CompletionRequest))
+    describe(app, (ChatCompletionRequest, CompletionRequest, EmbeddingsRequest))
     return app

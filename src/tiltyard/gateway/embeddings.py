@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import aiohttp
 from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
@@ -16,6 +18,7 @@ from tiltyard.gateway.errors import CLIENT_CLOSED
 from tiltyard.gateway.openapi import request_schema
 from tiltyard.router.router import Route
 from tiltyard.wire.embeddings import EmbeddingsRequest, parse_embeddings_request
+from tiltyard.wire.terms import ServiceTerms
 from tiltyard.wire.worker import HEADER_IDENTITY, HEADER_TENANT
 
 CHARACTERS_A_TOKEN = 4
@@ -33,21 +36,32 @@ def embedding_routes(door: Door) -> APIRouter:
     )
     async def embeddings(request: Request) -> Response:
         """One vector of length 1 for each text; nothing is generated, so nothing is recorded."""
+        began = time.perf_counter()
+        terms = ServiceTerms.read(request.headers)
         asked = parse_embeddings_request(await read_body(request, door.max_body_bytes))
         try:
-            return await while_connected(_from_a_worker(door, asked), request.receive)
+            return await while_connected(_from_a_worker(door, asked, terms, began), request.receive)
         except ClientDisconnect:
             return Response(status_code=CLIENT_CLOSED)
 
     return routes
 
 
-async def _from_a_worker(door: Door, asked: EmbeddingsRequest) -> Response:
+async def _from_a_worker(door: Door, asked: EmbeddingsRequest, terms: ServiceTerms, began: float) -> Response:
     """Ask a worker, and another one if the first is gone or takes nothing more."""
     identity = door.router.resolve(asked.model)
     route = door.router.choose(identity)
+
+    def headers() -> dict[str, str]:
+        elapsed_ms = (time.perf_counter() - began) * 1e3
+        return {
+            "content-type": "application/json",
+            HEADER_TENANT: DEFAULT_TENANT,
+            **terms.headers(elapsed_ms=elapsed_ms),
+        }
+
     try:
-        return await _ask(door, asked, route)
+        return await _ask(door, asked, route, headers())
     except (WorkerLost, Unavailable, Overloaded) as error:
         name = route.worker.name
         if isinstance(error, WorkerLost):
@@ -55,12 +69,11 @@ async def _from_a_worker(door: Door, asked: EmbeddingsRequest) -> Response:
         if all(worker.name == name for worker in door.router.registry.serving(identity)):
             raise
         door.metrics.retries.inc()
-        return await _ask(door, asked, door.router.choose(identity, without={name}))
+        return await _ask(door, asked, door.router.choose(identity, without={name}), headers())
 
 
-async def _ask(door: Door, asked: EmbeddingsRequest, route: Route) -> Response:
+async def _ask(door: Door, asked: EmbeddingsRequest, route: Route, headers: dict[str, str]) -> Response:
     tokens = sum(len(t) // CHARACTERS_A_TOKEN + 1 if isinstance(t, str) else len(t) for t in asked.input)
-    headers = {"content-type": "application/json", HEADER_TENANT: DEFAULT_TENANT}
     with door.router.lease(route.worker.name, tokens):
         try:
             answer = await door.hop.post(

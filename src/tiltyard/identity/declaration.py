@@ -20,7 +20,7 @@ class ModelDeclaration(Frozen):
     """`[models.NAME]`: where a model file comes from."""
 
     source: str
-    """`pypi:<package>==<version>`, `file:<path>` or `hf:<owner>/<repo>[@<revision>]/<file>`."""
+    """`pypi:<package>==<version>`, `file:<path>` or `hf:<owner>/<repo>[@<revision>][/<file>.gguf]`."""
     sha256: str | None = None
     """The pinned digest (hex or `sha256:` form); a file with another digest is refused."""
     speculation: Literal["off", "prompt-lookup", "draft"] = "prompt-lookup"
@@ -34,12 +34,14 @@ class IdentityDeclaration(Frozen):
 
     model: str
     """A name from `[models]`."""
-    quantization: Literal["as-stored", "q4_0", "q8_0"] = "as-stored"
+    quantization: Literal["as-stored", "q4_0", "q4_1", "q8_0"] = "as-stored"
     kv_precision: Literal["f16", "int8"] = "f16"
     adapter: str | None = None
     """Path of a LoRA adapter: a directory as PEFT writes it."""
     rope_scaling: RopeScaling | None = None
     """Stretches the model's context; not given: as the file says."""
+    pooling: Literal["last", "mean"] | None = None
+    """What an embedding is made of; not given: as the file says, or the last token."""
     chat_template: str = "model"
     """`model` (the file's own), `off` (turns are joined as plain text) or a path to a Jinja file."""
     system_prompt: str | None = None

@@ -43,10 +43,10 @@ class Weights(Frozen):
 
     digest: Digest
     size_bytes: int
-    format: Literal["gguf"] = "gguf"
+    format: Literal["gguf", "safetensors"] = "gguf"
     stored_as: tuple[str, ...]
     """Tensor types found in the file, most bytes first, such as `("Q4_1", "Q8_0", "F32")`."""
-    served_as: Literal["as-stored", "q4_0", "q8_0"] = "as-stored"
+    served_as: Literal["as-stored", "q4_0", "q4_1", "q8_0"] = "as-stored"
     """`as-stored`, or the type to which matrices are re-quantized when loaded."""
 
 

@@ -31,7 +31,7 @@ class NativeModel:
 
     def set_tensor(self, name: str, ggml_type: int, data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], requantize: int | None = None) -> None:
         """
-        Pack one tensor from its raw GGUF bytes; `data` is not kept. `requantize`: Q4_0 (2), Q8_0 (8) or None.
+        Pack one tensor from its raw GGUF bytes; `data` is not kept. `requantize`: Q4_0 (2), Q4_1 (3), Q8_0 (8) or None.
         """
 
     def offload_experts(self, directory: str, memory_bytes: int) -> None:

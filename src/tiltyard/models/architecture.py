@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple
 from tiltyard.errors import ModelRejected
 from tiltyard.identity.rope import OWN_FIELDS, RopeScaling
 from tiltyard.models.experts import experts_of
-from tiltyard.models.gguf import GgufFile
 from tiltyard.models.metadata import MAX_SIZE, Fields
 from tiltyard.models.rope import stored_scaling
+from tiltyard.models.stored import StoredModel
 
 DEFAULT_ROPE_BASE = 10_000.0
 """What a file means that does not say (llama.cpp's default)."""
@@ -87,9 +87,11 @@ class Architecture:
     """A mixture of experts in every layer; 0: none."""
     n_experts_used: int = 0
     expert_ff_dim: int = 0
+    pooling: Literal["last", "mean"] = "last"
+    """What an embedding is made of: the last token's hidden state, or the mean of all."""
 
     @classmethod
-    def from_gguf(cls, gguf: GgufFile) -> Architecture:
+    def from_gguf(cls, gguf: StoredModel) -> Architecture:
         """Read and check; raises `ModelRejected` naming the key or tensor that is missing or odd."""
         name = gguf.metadata.get("general.architecture")
         family = FAMILIES.get(name) if isinstance(name, str) else None
@@ -143,6 +145,7 @@ class Architecture:
             n_experts=experts.count,
             n_experts_used=experts.used,
             expert_ff_dim=experts.ff_dim,
+            pooling=_pooling(keys),
         )
         if keys.prefix == "gemma3":
             architecture = _gemma3(architecture, keys)
@@ -231,7 +234,7 @@ class Architecture:
             shapes |= {f"blk.{layer}.{name}": shape for name, shape in block.items()}
         return shapes
 
-    def check_tensors(self, gguf: GgufFile) -> None:
+    def check_tensors(self, gguf: StoredModel) -> None:
         """Raise `ModelRejected` unless a file holds exactly these tensors, in these shapes."""
         if self.n_layers > len(gguf.tensors):
             raise ModelRejected(
@@ -283,7 +286,17 @@ def _global_every(keys: Fields, n_layers: int) -> int:
     )
 
 
-def _vocabulary_size(gguf: GgufFile, keys: Fields) -> int:
+def _pooling(keys: Fields) -> Literal["last", "mean"]:
+    """GGUF's `pooling_type`: 0 says nothing, 1 is the mean, 3 the last token."""
+    kind = keys.gguf.metadata.get(keys.name("pooling_type"), 0)
+    if kind not in (0, 1, 3):
+        raise ModelRejected(
+            f"{keys.gguf.path}: {keys.name('pooling_type')!r} is {kind!r}; supported: 0 (none), 1 (mean), 3 (last)"
+        )
+    return "mean" if kind == 1 else "last"
+
+
+def _vocabulary_size(gguf: StoredModel, keys: Fields) -> int:
     """Rows of the embedding; what the metadata says must agree."""
     embedding = gguf.tensors.get("token_embd.weight")
     if embedding is None:
@@ -301,7 +314,7 @@ def _vocabulary_size(gguf: GgufFile, keys: Fields) -> int:
     return rows
 
 
-def _refuse_unsupported(gguf: GgufFile, keys: Fields) -> None:
+def _refuse_unsupported(gguf: StoredModel, keys: Fields) -> None:
     for key in ("attn_logit_softcapping", "final_logit_softcapping"):
         if gguf.metadata.get(keys.name(key), 0.0) != 0.0:
             raise ModelRejected(f"{gguf.path}: {keys.name(key)!r} is set; soft-capping is not supported")

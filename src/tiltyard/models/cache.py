@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -23,7 +24,7 @@ from pathlib import Path
 
 from tiltyard.errors import ConfigurationError, ModelRejected, StorageFailed
 from tiltyard.identity.canonical import CHUNK_BYTES, Digest, Json, digest_of_json
-from tiltyard.models.directory import fingerprint, model_files
+from tiltyard.models.directory_files import fingerprint, model_files
 from tiltyard.models.progress import ProgressReport
 
 CACHE_VARIABLE = "TILTYARD_CACHE"
@@ -98,8 +99,8 @@ class CacheSlot:
         expected = expected or (known.sha256 if known else None)
         if expected is None:
             return None
-        for path in sorted(self.directory.glob("*.gguf")):
-            if hash_file(path, report) == expected:
+        for path in sorted((*self.directory.glob("*.gguf"), *self.directory.glob("model"))):
+            if hash_model(path, report) == expected:
                 return self.record(path, expected)
         return None
 
@@ -107,6 +108,8 @@ class CacheSlot:
         """Move a checked file to its place and write the sidecar."""
         target = self.directory / finished.name
         with disk_errors(target):
+            if target.is_dir():  # an earlier download that has changed since
+                shutil.rmtree(target)
             finished.replace(target)
             sync_directory(self.directory)
         return self.record(target, digest)

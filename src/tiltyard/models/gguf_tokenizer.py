@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from itertools import groupby
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as FastTokenizer
@@ -258,14 +259,17 @@ def _merges_by_score(metadata: _Metadata) -> list[tuple[str, str]]:
         for token_id, (token, kind) in enumerate(zip(metadata.tokens, metadata.types, strict=True))
         if kind in (TokenType.NORMAL, TokenType.USER_DEFINED) and token not in metadata.control
     }
-    ranked: list[tuple[float, int, int, str, str]] = []
-    for token, token_id in mergeable.items():
-        for cut in range(1, len(token)):
-            left, right = mergeable.get(token[:cut]), mergeable.get(token[cut:])
-            if left is not None and right is not None:
-                ranked.append((-scores[token_id], left, right, token[:cut], token[cut:]))
-    ranked.sort()
-    return [(left, right) for _, _, _, left, right in ranked]
+    merges: list[tuple[str, str]] = []
+    best_first = sorted(mergeable, key=lambda token: -scores[mergeable[token]])
+    for _, equals in groupby(best_first, key=lambda token: scores[mergeable[token]]):
+        splits: list[tuple[int, int, str, str]] = []
+        for token in equals:
+            for cut in range(1, len(token)):
+                left = mergeable.get(token[:cut])
+                if left is not None and (right := mergeable.get(token[cut:])) is not None:
+                    splits.append((left, right, token[:cut], token[cut:]))
+        merges += [(left, right) for _, _, left, right in sorted(splits)]
+    return merges
 
 
 def _word_piece(metadata: _Metadata) -> Vocabulary:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tiltyard.errors import ModelRejected
-from tiltyard.models.gguf import GgufFile
+from tiltyard.models.stored import StoredModel
 
 MAX_SIZE = 1 << 24
 """No width, count or context of a real model is larger."""
@@ -14,7 +14,7 @@ MAX_SIZE = 1 << 24
 class Fields:
     """The keys of one architecture: `fields.size("block_count")` reads `llama.block_count`."""
 
-    def __init__(self, gguf: GgufFile, prefix: str) -> None:
+    def __init__(self, gguf: StoredModel, prefix: str) -> None:
         self.gguf = gguf
         self.prefix = prefix
 

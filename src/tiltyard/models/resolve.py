@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tiltyard.errors import ConfigurationError, ModelRejected
@@ -13,10 +13,10 @@ from tiltyard.identity.manifest import Behaviour, Weights
 from tiltyard.identity.store import IdentityStore
 from tiltyard.models.adapters import Adapter
 from tiltyard.models.architecture import Architecture
-from tiltyard.models.gguf import GgufFile
 from tiltyard.models.prompt import encode_messages
+from tiltyard.models.stored import StoredModel, stored_format, tokenizer_digest_of
 from tiltyard.models.template import ChatTemplate, PlainTemplate
-from tiltyard.models.tokenizer import Tokenizer, tokenizer_digest
+from tiltyard.models.tokenizer import Tokenizer
 
 TEMPLATE_KEY = "tokenizer.chat_template"
 
@@ -44,7 +44,7 @@ class ResolvedIdentity:
 
 
 def resolve(
-    declaration: IdentityDeclaration, gguf: GgufFile, weights_digest: Digest, base_dir: Path
+    declaration: IdentityDeclaration, gguf: StoredModel, weights_digest: Digest, base_dir: Path
 ) -> ResolvedIdentity:
     """Make an identity; a chat template's path is relative to `base_dir`.
 
@@ -53,6 +53,8 @@ def resolve(
     architecture = Architecture.from_gguf(gguf)
     if declaration.rope_scaling is not None:
         architecture = architecture.stretched(declaration.rope_scaling)
+    if declaration.pooling is not None:
+        architecture = replace(architecture, pooling=declaration.pooling)
     scaling = architecture.rope_scaling
     template = _template(declaration, gguf, base_dir)
     system_prompt = declaration.system_prompt
@@ -61,11 +63,12 @@ def resolve(
         weights=Weights(
             digest=weights_digest,
             size_bytes=gguf.size_bytes,
+            format=stored_format(gguf),
             stored_as=stored_types(gguf),
             served_as=declaration.quantization,
         ),
         architecture=architecture.to_manifest(),
-        tokenizer=tokenizer_digest(gguf),
+        tokenizer=tokenizer_digest_of(gguf),
         chat_template=template.digest,
         system_prompt=None if system_prompt is None else digest_of(system_prompt.encode()),
         kv_precision=declaration.kv_precision,
@@ -95,7 +98,7 @@ def render_prompt(
     return encode_messages(resolved.template, tokenizer, messages, most_tokens=most_tokens)
 
 
-def stored_types(gguf: GgufFile) -> tuple[str, ...]:
+def stored_types(gguf: StoredModel) -> tuple[str, ...]:
     """Return the tensor types in a file, most bytes first."""
     sizes: dict[str, int] = {}
     for info in gguf.tensors.values():
@@ -104,7 +107,7 @@ def stored_types(gguf: GgufFile) -> tuple[str, ...]:
 
 
 def _template(
-    declaration: IdentityDeclaration, gguf: GgufFile, base_dir: Path
+    declaration: IdentityDeclaration, gguf: StoredModel, base_dir: Path
 ) -> ChatTemplate | PlainTemplate:
     if declaration.chat_template == "off":
         return PlainTemplate()

@@ -83,6 +83,13 @@ class SafetensorsFile:
         info = self.tensors[name]
         return np.frombuffer(self._mapping, dtype=np.uint8, count=info.size_bytes, offset=info.offset)
 
+    def forget(self, name: str) -> None:
+        """Give the memory of a tensor's pages back; they are read again if they are needed again."""
+        info = self.tensors[name]
+        start = info.offset // mmap.PAGESIZE * mmap.PAGESIZE
+        if info.size_bytes:
+            self._mapping.madvise(mmap.MADV_DONTNEED, start, info.offset + info.size_bytes - start)
+
     def close(self) -> None:
         """Unmap; while a view from `tensor_data` lives, the mapping lives with it."""
         with suppress(BufferError):

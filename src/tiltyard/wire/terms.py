@@ -13,6 +13,7 @@ ServiceClass: TypeAlias = Literal["interactive", "agent", "batch"]
 HEADER_CLASS = "x-tiltyard-class"
 HEADER_QUEUE_DEADLINE = "x-tiltyard-queue-deadline-ms"
 HEADER_DEADLINE = "x-tiltyard-deadline-ms"
+HEADER_SPECULATION = "x-tiltyard-speculation"
 MAX_DEADLINE_MS = 7 * 24 * 3600 * 1000
 _CLASS_OF_TIER: Mapping[str, ServiceClass] = {"flex": "batch", "priority": "interactive"}
 """OpenAI's `service_tier`, where it asks for something."""
@@ -21,7 +22,7 @@ _CLASSES: tuple[str, ...] = get_args(ServiceClass)
 
 @dataclass(frozen=True, slots=True)
 class ServiceTerms:
-    """Class and deadlines of one request; milliseconds count from its arrival.
+    """Class, deadlines and speculation of one request; milliseconds count from its arrival.
 
     >>> ServiceTerms.read({"x-tiltyard-class": "batch", "x-tiltyard-deadline-ms": "60000"}).deadline_ms
     60000
@@ -32,6 +33,8 @@ class ServiceTerms:
     """By then a worker must have begun."""
     deadline_ms: int | None = None
     """By then the answer must have ended."""
+    speculate: bool = True
+    """Whether tokens may be guessed ahead, where the worker does so."""
 
     @classmethod
     def read(cls, headers: Mapping[str, str], tier: str | None = None) -> ServiceTerms:
@@ -48,15 +51,24 @@ class ServiceTerms:
                 f"{HEADER_CLASS} is {name[:40]!r}; it must be one of {', '.join(_CLASSES)}",
                 param=HEADER_CLASS,
             )
+        speculation = headers.get(HEADER_SPECULATION, "on")
+        if speculation not in {"on", "off"}:
+            raise InvalidRequest(
+                f"{HEADER_SPECULATION} is {speculation[:40]!r}; it must be on or off",
+                param=HEADER_SPECULATION,
+            )
         return cls(
             cast(ServiceClass, name),
             _milliseconds(headers, HEADER_QUEUE_DEADLINE),
             _milliseconds(headers, HEADER_DEADLINE),
+            speculation == "on",
         )
 
     def headers(self, *, elapsed_ms: float) -> dict[str, str]:
         """The headers for the next hop, which starts to count `elapsed_ms` later."""
         headers: dict[str, str] = {HEADER_CLASS: self.service_class}
+        if not self.speculate:
+            headers[HEADER_SPECULATION] = "off"
         for name, limit in (
             (HEADER_QUEUE_DEADLINE, self.queue_deadline_ms),
             (HEADER_DEADLINE, self.deadline_ms),

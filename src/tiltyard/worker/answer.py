@@ -61,6 +61,7 @@ class Terms(NamedTuple):
     priority: RequestClass = "interactive"
     queue_deadline_s: float | None = None
     deadline_s: float | None = None
+    speculate: bool = True
 
     @classmethod
     def starting(cls, asked: ServiceTerms, arrived_s: float) -> Terms:
@@ -69,7 +70,7 @@ class Terms(NamedTuple):
             None if limit is None else arrived_s + limit / 1e3
             for limit in (asked.queue_deadline_ms, asked.deadline_ms)
         )
-        return cls(asked.service_class, queue, total)
+        return cls(asked.service_class, queue, total, asked.speculate)
 
 
 DEFAULT_TERMS = Terms()
@@ -132,6 +133,7 @@ class AnswerPlan:
                 priority=self.terms.priority,
                 queue_deadline_s=self.terms.queue_deadline_s,
                 deadline_s=self.terms.deadline_s,
+                speculate=self.terms.speculate,
                 grammar=self.grammar,
                 prompt_logprobs=self.prompt_logprobs,
                 adapter=self.adapter,

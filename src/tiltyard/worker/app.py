@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tiltyard.errors import InvalidRequest, TiltyardError, Unavailable, to_http
 from tiltyard.identity.canonical import digest_of_json
+from tiltyard.wire.embeddings import embeddings_json, parse_embeddings_request
 from tiltyard.wire.hosts import host_name
 from tiltyard.wire.openai import (
     ChatCompletionRequest,
@@ -37,12 +38,15 @@ from tiltyard.wire.worker import (
     WorkerStatus,
 )
 from tiltyard.worker.answer import AnswerPlan, Terms
+from tiltyard.worker.embeddings import engine_requests, while_connected
 from tiltyard.worker.frames import ChatFraming, CompletionFraming, Framing
 from tiltyard.worker.host import AnswerRequest, ModelHost, ServedIdentity
 from tiltyard.worker.metrics import CONTENT_TYPE
 from tiltyard.worker.service import LiveAnswer, WorkerService
 
 MAX_BODY_BYTES = 16 << 20
+CLIENT_CLOSED = 499
+"""Nobody receives it."""
 
 
 class WorkerDoors:
@@ -58,6 +62,7 @@ class WorkerDoors:
             routes=[
                 Route("/v1/chat/completions", self.chat, methods=["POST"]),
                 Route("/v1/completions", self.completions, methods=["POST"]),
+                Route("/v1/embeddings", self.embeddings, methods=["POST"]),
                 Route("/v1/models", self.models),
                 Route("/worker", self.status),
                 Route("/worker/drain", self.drain, methods=["POST"]),
@@ -76,7 +81,7 @@ class WorkerDoors:
         body = parse_chat_request(await _body(request))
         terms = Terms.starting(ServiceTerms.read(request.headers, body.service_tier), arrived_s)
         identity = service.host.identity(body.model)
-        service.admit(terms.priority, body.n)
+        service.admit(terms.priority, body.n)  # before the work of reading the prompt
         messages = [message.model_dump() for message in body.messages]
         # In a thread: megabytes of text take seconds, and the other answers must go on.
         prompt = await asyncio.to_thread(
@@ -119,6 +124,22 @@ class WorkerDoors:
             echo=body.echo,
         )
         return self._answer(service, plan, CompletionFraming, stream=body.stream)
+
+    async def embeddings(self, request: Request) -> Response:
+        """`POST /v1/embeddings`."""
+        service = self._loaded()
+        arrived_s = time.perf_counter()
+        body = parse_embeddings_request(await _body(request))
+        terms = Terms.starting(ServiceTerms.read(request.headers), arrived_s)
+        identity = service.host.identity(body.model)
+        texts = await asyncio.to_thread(engine_requests, service.host, identity, body, terms, request.headers)
+        vectors = await while_connected(asyncio.create_task(service.embed(texts)), request.receive)
+        if vectors is None:
+            return Response(status_code=CLIENT_CLOSED)
+        tokens = sum(len(text.prompt) for text in texts)
+        answer = embeddings_json(identity.name, vectors, body.encoding_format, prompt_tokens=tokens)
+        headers = {HEADER_IDENTITY: identity.behaviour_digest}
+        return Response(answer, headers=headers, media_type="application/json")
 
     async def models(self, _: Request) -> Response:
         """`GET /v1/models`."""

@@ -21,10 +21,10 @@ from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import DefaultSampling, Deployment
 from tiltyard.identity.store import IdentityStore
 from tiltyard.kernels import BLOCK_TOKENS, NativeModel, choose_isa
-from tiltyard.models.gguf import GgufFile
 from tiltyard.models.prompt import prompt_ids, refuse_too_long
 from tiltyard.models.resolve import ResolvedIdentity, render_prompt, resolve
 from tiltyard.models.sources import digest_of_model
+from tiltyard.models.stored import open_model, tokenizer_of
 from tiltyard.models.tokenizer import Tokenizer
 from tiltyard.wire.decoding import Decoding
 from tiltyard.wire.worker import IdentityStatus
@@ -170,6 +170,13 @@ class ModelHost:
             refuse_too_long(self.tokenizer, prompt, self.max_context_tokens - 1, "prompt")
         return prompt_ids(self.tokenizer, prompt, special=True)
 
+    def encode_plain(self, text: str | Sequence[int]) -> list[int]:
+        """A text to embed: control tokens that it spells are text; BOS and EOS as the model wants them."""
+        if not isinstance(text, str):
+            return list(text)
+        refuse_too_long(self.tokenizer, text, self.max_context_tokens - 1, "input")
+        return prompt_ids(self.tokenizer, text, special=False)
+
     def plan(self, identity: ServedIdentity, prompt: Sequence[int], request: AnswerRequest) -> AnswerPlan:
         """Fix everything that decides the answer; `ContextTooLong` or `InvalidRequest` if it cannot run.
 
@@ -238,9 +245,9 @@ def load_host(
     first = _one_way_of_holding(identities)
     cache = settings.packed_cache
     weights_digest = digest_of_model(model_path)
-    with GgufFile.open(model_path) as gguf, ThreadPoolExecutor(1) as aside:
+    with open_model(model_path) as gguf, ThreadPoolExecutor(1) as aside:
         # The vocabulary is Python's work and takes longest; packing needs no Python and goes on meanwhile.
-        tokenizing = aside.submit(Tokenizer.from_gguf, gguf)
+        tokenizing = aside.submit(tokenizer_of, gguf)
         resolved = {
             name: resolve(declaration, gguf, weights_digest, base_dir or model_path.parent)
             for name, declaration in identities.items()
@@ -302,6 +309,7 @@ def load_host(
             vocab_size=architecture.vocab_size,
             precision=first.kv_precision,
         ),
+        width=architecture.dim,
     )
     speculation = draft.name if draft else None if settings.speculation == "off" else "prompt-lookup"
     served = {

@@ -11,16 +11,17 @@ from tiltyard.errors import ConfigurationError, ModelRejected, StorageFailed
 from tiltyard.identity.canonical import Digest
 from tiltyard.kernels import NativeModel, choose_isa
 from tiltyard.models.architecture import Architecture
-from tiltyard.models.gguf import GgufFile
 from tiltyard.models.resolve import ResolvedIdentity
+from tiltyard.models.stored import StoredModel
 from tiltyard.worker.packed_cache import PackedCache, PackedTensor
 from tiltyard.worker.shape import native_shape
 
+Quantization = Literal["as-stored", "q4_0", "q4_1", "q8_0"]
 SERVED_TYPES = frozenset(
     ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 )
 """Storage types that the kernels read."""
-REQUANTIZED: dict[str, int | None] = {"as-stored": None, "q4_0": 2, "q8_0": 8}
+REQUANTIZED: dict[Quantization, int | None] = {"as-stored": None, "q8_0": 8, "q4_1": 3, "q4_0": 2}
 """What `served_as` means as a ggml type."""
 
 
@@ -41,10 +42,10 @@ class ExpertsOnDisk:
 
 
 def load_native(
-    gguf: GgufFile,
+    gguf: StoredModel,
     architecture: Architecture,
     *,
-    quantization: Literal["as-stored", "q4_0", "q8_0"],
+    quantization: Quantization,
     threads: int,
     isa: str,
     progress: Callable[[int, int], None] | None = None,
@@ -92,6 +93,8 @@ def load_native(
     except ValueError as error:
         # The kernels have limits of their own (a width that is no multiple of 32, an odd head).
         raise ModelRejected(f"{gguf.path} cannot be served by the native kernels: {error}") from error
+    except RuntimeError as error:  # what is written in between is experts
+        raise _not_on_disk(experts, error) from error
     if packing is not None and kept is None and not on_disk:
         packing.cache.keep(packing.weights, quantization, model, cached)
     return model
@@ -129,10 +132,15 @@ def _offload(model: NativeModel, experts: ExpertsOnDisk) -> None:
         experts.directory.mkdir(parents=True, exist_ok=True)
         model.offload_experts(str(experts.directory), experts.memory_bytes)
     except (OSError, RuntimeError) as error:
-        raise StorageFailed(
-            f"experts cannot be kept on disk in {experts.directory}: {error}; free some space, choose another "
-            "cache directory (TILTYARD_CACHE), or leave workers.expert_memory_mb out"
-        ) from None
+        raise _not_on_disk(experts, error) from None
+
+
+def _not_on_disk(experts: ExpertsOnDisk | None, error: Exception) -> StorageFailed:
+    where = "nowhere" if experts is None else experts.directory
+    return StorageFailed(
+        f"experts cannot be kept on disk in {where}: {error}; free some space, choose another cache directory "
+        "(TILTYARD_CACHE), or leave workers.expert_memory_mb out"
+    )
 
 
 def add_adapters(model: NativeModel, identities: Iterable[ResolvedIdentity]) -> dict[Digest, int]:

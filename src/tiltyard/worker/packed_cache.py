@@ -131,18 +131,18 @@ class PackedCache:
         files = sorted((status.st_mtime, status.st_size, path) for path, status in self._files())
         used = sum(size for _, size, _ in files)
         free = shutil.disk_usage(self.directory).free
-        while files and (used + needed > self.limit_bytes or free - needed < SPARE_BYTES):
-            _, size, oldest = files.pop(0)
-            oldest.unlink(missing_ok=True)
-            used, free = used - size, free + size
-        if used + needed > self.limit_bytes:
-            reason = (
-                f"they take {needed / 1e6:,.0f} MB; workers.packed_cache_mb allows {self.limit_bytes >> 20:,}"
-            )
-        elif free - needed < SPARE_BYTES:
-            reason = f"they take {needed / 1e6:,.0f} MB; the disk has {free / 1e6:,.0f} MB free"
+        if needed > self.limit_bytes:
+            reason = f"workers.packed_cache_mb allows {self.limit_bytes >> 20:,}"
+        elif free + used - needed < SPARE_BYTES:
+            reason = f"the disk has {free / 1e6:,.0f} MB free"
         else:
+            for _, size, oldest in files:
+                if used + needed <= self.limit_bytes and free - needed >= SPARE_BYTES:
+                    break
+                oldest.unlink(missing_ok=True)
+                used, free = used - size, free + size
             return True
+        reason = f"they take {needed / 1e6:,.0f} MB; {reason}"
         _logger.warning(
             "packed weights are not kept in %s, so the next start packs them again: %s",
             self.directory,

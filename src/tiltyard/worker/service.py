@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import orjson
 
 from tiltyard.engine.fairness import CLASSES
-from tiltyard.engine.request import EmittedToken, Expired, RequestClass
+from tiltyard.engine.request import EmittedToken, EngineRequest, Expired, RequestClass
 from tiltyard.errors import (
     Conflict,
     DeadlineExceeded,
@@ -27,6 +27,7 @@ from tiltyard.wire.sse import DONE_FRAME, frame
 from tiltyard.wire.terms import HEADER_DEADLINE, HEADER_QUEUE_DEADLINE
 from tiltyard.wire.worker import QueueStatus, WorkerStatus
 from tiltyard.worker.answer import Answer, AnswerPlan
+from tiltyard.worker.embeddings import EmbeddingDesk, Vectors
 from tiltyard.worker.expert_metrics import ExpertCollector
 from tiltyard.worker.frames import Framing
 from tiltyard.worker.host import ModelHost
@@ -122,6 +123,14 @@ def _too_late(answer: Answer, deadline: Literal["queue", "total"]) -> DeadlineEx
     )
 
 
+def _text_too_late(deadline: Literal["queue", "total"]) -> DeadlineExceeded:
+    header = HEADER_QUEUE_DEADLINE if deadline == "queue" else HEADER_DEADLINE
+    return DeadlineExceeded(
+        f"not every vector was there at the {deadline} deadline; allow more time or send fewer texts",
+        param=header,
+    )
+
+
 class WorkerService:
     """Requests in, frames out, over one loaded model."""
 
@@ -146,6 +155,8 @@ class WorkerService:
             failed=lambda: self._from_engine(self._engine_failed),
         )
 
+        self._texts = EmbeddingDesk(self._engine, at_once=host.config.max_sequences)
+
     @property
     def state(self) -> EngineState:
         """The engine's latest state."""
@@ -165,19 +176,35 @@ class WorkerService:
 
         Asked first before a prompt is tokenized, so that who is turned away costs nothing.
         """
+        self._take_work()
+        self._refuse_if_full(self._queued[own] + choices, self._queued[own], own)
+
+    def _take_work(self) -> None:
         if self.dead:
             raise Unavailable(f"worker {self.worker} has failed; ask another one")
         if self.draining:
             self.metrics.rejected("draining")
             raise Unavailable(f"worker {self.worker} is draining; ask another one")
-        if self._queued[own] + choices > self._max_queue:
+
+    def _refuse_if_full(self, then: int, now: int, own: RequestClass) -> None:
+        if then > self._max_queue:
             self.metrics.rejected("queue_full")
             wait_s = self._retry_after_s(own)
             raise Overloaded(
-                f"worker {self.worker} has {self._queued[own]} {own} requests waiting, at most "
+                f"worker {self.worker} has {now} {own} requests waiting, at most "
                 f"{self._max_queue} may; try again in {wait_s:.0f} s",
                 retry_after_s=wait_s,
             )
+
+    async def embed(self, requests: Sequence[EngineRequest]) -> Vectors:
+        """The vectors of texts, in order; raises as `admit` does, and what befalls one of them."""
+        self._take_work()
+        waiting = self._texts.open_requests
+        self._refuse_if_full(waiting + 1, waiting, requests[0].priority)
+        try:
+            return await self._texts.embed(requests)
+        finally:
+            self._tell_if_idle()
 
     def begin(self, plan: AnswerPlan, framing: Callable[[Answer], Framing], *, stream: bool) -> LiveAnswer:
         """Send a plan to the engine; the caller must end with `close`.
@@ -206,13 +233,15 @@ class WorkerService:
         for choice in live.answer.choices:
             if self._live.pop(choice.request.request_id, None) is not None and not choice.admitted:
                 self._queued[live.answer.plan.terms.priority] -= 1
-        if self.draining and not self._live and self.on_idle is not None:
-            self.on_idle()
+        self._tell_if_idle()
 
     def drain(self) -> None:
         """Refuse new requests, finish the running ones, then call `on_idle`."""
         self.draining = True
-        if not self._live and self.on_idle is not None:
+        self._tell_if_idle()
+
+    def _tell_if_idle(self) -> None:
+        if self.draining and not self._live and not self._texts.open_requests and self.on_idle is not None:
             self.on_idle()
 
     @property
@@ -265,6 +294,9 @@ class WorkerService:
             if (live := self._live.get(expired.request_id)) is not None:
                 live.expire(expired, report.started_s)
                 touched[id(live)] = live
+            else:
+                self._texts.drop(expired.request_id, _text_too_late(expired.deadline))
+        self._texts.take(report.result.embedded)
         over: list[str] = []
         for token in report.result.emitted:
             if (live := self._live.get(token.request_id)) is None:
@@ -292,5 +324,6 @@ class WorkerService:
         error = UpstreamFailed(f"the engine of worker {self.worker} has failed", code="engine_failed")
         for live in set(self._live.values()):
             live.fail(error)
+        self._texts.fail(error)
         if self.on_idle is not None:
             self.on_idle()

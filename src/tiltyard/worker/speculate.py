@@ -9,11 +9,10 @@ from typing import Literal, NamedTuple
 from tiltyard.engine.draft_model import DraftModel
 from tiltyard.engine.speculation import Speculation
 from tiltyard.errors import ConfigurationError
-from tiltyard.identity.canonical import digest_of_file
 from tiltyard.kernels import NativeModel, choose_isa
 from tiltyard.models.architecture import Architecture
-from tiltyard.models.gguf import GgufFile
-from tiltyard.models.tokenizer import tokenizer_digest
+from tiltyard.models.sources import digest_of_model
+from tiltyard.models.stored import StoredModel, open_model, tokenizer_digest_of
 from tiltyard.worker.calibrate import measure_step_costs
 from tiltyard.worker.load import load_native
 
@@ -38,10 +37,12 @@ class LoadedDraft(NamedTuple):
     max_positions: int
 
 
-def load_draft(source: DraftSource, gguf: GgufFile, *, threads: int, isa: str, precision: str) -> LoadedDraft:
+def load_draft(
+    source: DraftSource, gguf: StoredModel, *, threads: int, isa: str, precision: str
+) -> LoadedDraft:
     """Load the draft model of `gguf`; raises `ConfigurationError` unless both read and write the same tokens."""
-    with GgufFile.open(source.path) as draft:
-        if tokenizer_digest(draft) != tokenizer_digest(gguf):
+    with open_model(source.path) as draft:
+        if tokenizer_digest_of(draft) != tokenizer_digest_of(gguf):
             raise ConfigurationError(
                 f"{source.path} cannot draft for {gguf.path}: their tokenizers differ. "
                 'Choose a model of the same family, or speculation = "prompt-lookup".',
@@ -52,7 +53,7 @@ def load_draft(source: DraftSource, gguf: GgufFile, *, threads: int, isa: str, p
             draft, architecture, quantization=source.quantization, threads=threads, isa=choose_isa(isa)
         )
     native.allocate_kv(1, precision)  # to learn the size of a block
-    name = f"draft {digest_of_file(source.path)} {source.quantization}"
+    name = f"draft {digest_of_model(source.path)} {source.quantization}"
     return LoadedDraft(native, name, architecture.max_positions)
 
 

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiltyard.errors import ModelRejected
-from tiltyard.models.directory import ModelDirectory, weight_files
+from tiltyard.models.directory import ModelDirectory
+from tiltyard.models.directory_files import weight_files
 from tiltyard.models.safetensors import SafetensorsFile
 
 SOUND: dict[str, Any] = {
@@ -160,6 +161,9 @@ HOSTILE_CONFIGS: dict[str, tuple[object, str]] = {
     "rope scaling as a number": (LLAMA | {"rope_scaling": 3}, "'rope_scaling' is 3; expected an object"),
     "dynamic rope scaling": (LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 2}}, "'dynamic' is not supported"),
     "llama3 without numbers": (LLAMA | {"rope_scaling": {"rope_type": "llama3"}}, "'factor' of the rope scaling is None"),
+    "a rope key that nobody knows": (
+        LLAMA | {"rope_scaling": {"type": "yarn", "factor": 2.0, "attention_factor": 3}}, "'attention_factor' of the"
+    ),
     "a part of the head": (LLAMA | {"partial_rotary_factor": 0.5}, "only 1 is supported"),
     "ties that are a word": (LLAMA | {"tie_word_embeddings": "no"}, "expected true or false"),
 }  # fmt: skip
