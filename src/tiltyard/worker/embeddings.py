@@ -106,7 +106,6 @@ def engine_requests(
                 deadline_s=terms.deadline_s,
                 adapter=identity.adapter,
                 embed=architecture.pooling,
-                adapter=identity.adapter,
             )
             if len(request.prompt) > (most := host.max_context_tokens - 1):
                 raise ContextTooLong(
