@@ -498,12 +498,21 @@ async def test_metrics_count_what_happened() -> None:
 
 async def test_an_answer_that_cannot_go_on_ends_with_the_reason_and_frees_its_blocks() -> None:
     demand = {"structured_outputs": {"choice": ["ab"]}, "bad_words": ["b"]}
-    async with toy_worker("ab") as worker, httpx2.AsyncClient(base_url=worker.url) as http:
-        stream = await ask(worker, completion(**demand))
+    async with (
+        toy_worker("ab", gated=True) as worker,
+        httpx2.AsyncClient(base_url=worker.url) as http,
+    ):
+        worker.model.permits.release()
+        async with http.stream("POST", "/v1/completions", json=completion(**demand)) as response:
+            stream = Stream(response)
+            frames = aiter(stream)
+            assert (await anext(frames))["choices"][0]["text"] == "a"
+            worker.model.open()  # the first frame is out before the second step runs
+            error = (await anext(frames))["error"]
+            assert [frame async for frame in frames] == []
         assert not stream.done
-        assert [c["text"] for f in stream.frames[:-1] for c in f["choices"]] == ["a"]
-        assert stream.frames[-1]["error"]["code"] == "no_token_left"
-        assert "exclude each other" in stream.frames[-1]["error"]["message"]
+        assert error["code"] == "no_token_left"
+        assert "exclude each other" in error["message"]
         # Nothing had been promised to a client that waits for the whole: status 400.
         whole = await http.post("/v1/completions", json=completion(**demand, stream=False))
         assert (whole.status_code, whole.json()["error"]["code"]) == (400, "no_token_left")
