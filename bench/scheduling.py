@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tiltyard.engine.request import StepResult
 from virtual_engine import (
     DEFAULT_COST,
     Arrival,
@@ -117,8 +118,10 @@ class Batching(NamedTuple):
     continuous: float
     static: float
     static_padded: float
+    places_used: float
+    """Part of the batch's places that were making an answer while others waited, continuous."""
     rows_used: float
-    """Part of the static batches' rows that were still making an answer."""
+    """The same for static batches."""
 
 
 def batching(traced: Sequence[Traced], sequences: int, cost: StepCost = DEFAULT_COST) -> Batching:
@@ -126,7 +129,14 @@ def batching(traced: Sequence[Traced], sequences: int, cost: StepCost = DEFAULT_
     tokens = sum(t.answer_tokens for t in traced)
     backlog = arrivals_of([Traced(0.0, t.prompt_tokens, t.answer_tokens) for t in traced], "r")
     blocks = sequences * 160
-    continuous = replay(*virtual_engine(blocks=blocks, max_sequences=sequences, cost=cost), backlog).end_s
+    engine, model = virtual_engine(blocks=blocks, max_sequences=sequences, cost=cost)
+    busy: list[int] = []
+
+    def watch(_now: float, _result: StepResult) -> None:
+        if engine.waiting:
+            busy.append(engine.running)
+
+    continuous = replay(engine, model, backlog, watch=watch).end_s
     static = padded = 0.0
     used = rows = 0
     for start in range(0, len(traced), sequences):
@@ -144,7 +154,8 @@ def batching(traced: Sequence[Traced], sequences: int, cost: StepCost = DEFAULT_
             padded += cost.of(len(batch), sum(t.prompt_tokens + step for t in batch))
         used += sum(t.answer_tokens for t in batch)
         rows += longest * len(batch)
-    return Batching(tokens / continuous, tokens / static, tokens / padded, used / rows)
+    places = sum(busy) / (len(busy) * sequences)
+    return Batching(tokens / continuous, tokens / static, tokens / padded, places, used / rows)
 
 
 def main() -> None:
@@ -214,7 +225,7 @@ def main() -> None:
         rows.append(
             (
                 sequences, f"{b.continuous:.1f}", f"{b.static:.1f}", f"{b.static_padded:.1f}",
-                f"{b.continuous / b.static:.2f}x", f"{b.continuous / b.static_padded:.2f}x", f"{b.rows_used:.0%}",
+                f"{b.continuous / b.static:.2f}x", f"{b.continuous / b.static_padded:.2f}x", f"{b.places_used:.0%}", f"{b.rows_used:.0%}",
             )
         )  # fmt: skip
     table(
@@ -226,7 +237,8 @@ def main() -> None:
             "static, padded",
             "ratio",
             "ratio to padded",
-            "rows in use (static)",
+            "places in use",
+            "places in use, static",
         ),
         rows,
     )

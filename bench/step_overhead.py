@@ -42,6 +42,7 @@ class TimedModel:
         self.seconds = 0.0
 
     def forward(self, *arguments: NDArray[np.generic], **more: object) -> None:
+        """Run the model's."""
         began = time.perf_counter()
         self._model.forward(*arguments, **more)  # type: ignore[arg-type]
         self.seconds += time.perf_counter() - began
@@ -52,6 +53,8 @@ class TimedModel:
 
 @dataclass
 class Case:
+    """One way of sampling."""
+
     name: str
     request: AnswerRequest
 
@@ -68,7 +71,11 @@ class Times:
 
     @property
     def share(self) -> float:
+        """Of the whole step, all but the forward pass."""
         return (self.engine + self.text) / (self.forward + self.engine + self.text)
+
+
+GBNF = 'root ::= "{" pair ("," pair)* "}"\npair ::= "\\"" [a-z ]+ "\\": " value\nvalue ::= [0-9]+ | "\\"" [^"\\\\]* "\\""'
 
 
 def cases(host: ModelHost) -> list[Case]:
@@ -95,6 +102,7 @@ def cases(host: ModelHost) -> list[Case]:
         case(
             "the same, JSON schema", decoding=Decoding(structure=Structure("json_schema", SCHEMA)), **nucleus
         ),
+        case("the same, GBNF", decoding=Decoding(structure=Structure("grammar", GBNF)), **nucleus),
     ]
 
 

@@ -16,7 +16,7 @@ LAYERS, HEADS, KV_HEADS, HEAD_DIM, DIM, FF, VOCABULARY, CONTEXT = 2, 4, 2, 16, 6
 Weights = dict[str, NDArray[np.float32]]
 
 
-def random_weights(seed: int = 0) -> Weights:
+def random_weights(seed: int = 0, *, experts: int = 0) -> Weights:
     """Matrices (rows, columns) and norms under GGUF names; values are exact in bfloat16."""
     rng = np.random.default_rng(seed)
     shapes: dict[str, tuple[int, ...]] = {
@@ -33,10 +33,20 @@ def random_weights(seed: int = 0) -> Weights:
             at + "attn_v.weight": (KV_HEADS * HEAD_DIM, DIM),
             at + "attn_output.weight": (DIM, HEADS * HEAD_DIM),
             at + "ffn_norm.weight": (DIM,),
-            at + "ffn_gate.weight": (FF, DIM),
-            at + "ffn_up.weight": (FF, DIM),
-            at + "ffn_down.weight": (DIM, FF),
         }
+        if experts:
+            shapes |= {
+                at + "ffn_gate_inp.weight": (experts, DIM),
+                at + "ffn_gate_exps.weight": (experts, FF, DIM),
+                at + "ffn_up_exps.weight": (experts, FF, DIM),
+                at + "ffn_down_exps.weight": (experts, DIM, FF),
+            }
+        else:
+            shapes |= {
+                at + "ffn_gate.weight": (FF, DIM),
+                at + "ffn_up.weight": (FF, DIM),
+                at + "ffn_down.weight": (DIM, FF),
+            }
     weights: Weights = {}
     for name, shape in shapes.items():
         values = rng.standard_normal(shape).astype(np.float32) / 8
@@ -59,6 +69,9 @@ def write_gguf(path: Path, weights: Weights, kind: str = "F32") -> Path:
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10000.0)
     writer.add_rope_dimension_count(HEAD_DIM)
+    if (router := weights.get("blk.0.ffn_gate_inp.weight")) is not None:
+        writer.add_expert_count(len(router))
+        writer.add_expert_used_count(2)
     for name, values in weights.items():
         if values.ndim == 1 or kind == "F32":
             writer.add_tensor(name, values)
@@ -98,7 +111,9 @@ NAMES = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "block_sparse_moe.gate",
 }
+MIXTRAL_PARTS = {"ffn_gate_exps": "w1", "ffn_down_exps": "w2", "ffn_up_exps": "w3"}
 OUTER = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
@@ -114,6 +129,11 @@ def as_transformers_names(weights: Weights) -> Weights:
             named[OUTER[name]] = values
             continue
         _, layer, inner, _ = name.split(".")
+        if inner in MIXTRAL_PARTS:
+            for number, expert in enumerate(values):
+                at = f"model.layers.{layer}.block_sparse_moe.experts.{number}"
+                named[f"{at}.{MIXTRAL_PARTS[inner]}.weight"] = expert
+            continue
         if inner in ("attn_q", "attn_k"):
             heads = HEADS if inner == "attn_q" else KV_HEADS
             halves = values.reshape(heads, HEAD_DIM // 2, 2, DIM).swapaxes(1, 2).reshape(values.shape)

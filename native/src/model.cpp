@@ -397,14 +397,17 @@ size_t Model::weight_bytes() const {
 
 MultiplyAdds Model::multiply_adds() const {
     MultiplyAdds found;
-    const auto add = [](std::array<int64_t, 3>& sums, const PackedMatrix& m) {
-        const int kind = m.form() == WeightForm::q4 ? 0 : m.form() == WeightForm::q8 ? 1 : 2;
-        sums[kind] += (int64_t)m.tiles() * kTileRows * m.columns();
+    const auto add = [&](std::array<int64_t, 3>& sums, const PackedMatrix& m, bool of_experts = false) {
+        const bool eight = m.form() == WeightForm::q8 || m.form() == WeightForm::q6k;
+        const int kind = !takes_int8(m.form()) ? 2 : eight ? 1 : 0;
+        const int64_t all = (int64_t)m.tiles() * kTileRows * m.columns();
+        sums[kind] += of_experts ? all / shape_.experts * shape_.experts_used : all;
     };
-    for (const Layer& l : layers_)
-        for (const PackedMatrix* m :
-             {&l.query, &l.key, &l.value, &l.attention_output, &l.gate, &l.up, &l.down})
+    for (const Layer& l : layers_) {
+        for (const PackedMatrix* m : {&l.query, &l.key, &l.value, &l.attention_output, &l.router})
             add(found.layers, *m);
+        for (const PackedMatrix* m : {&l.gate, &l.up, &l.down}) add(found.layers, *m, shape_.experts > 0);
+    }
     add(found.head, shape_.tied_embeddings ? embedding_ : output_);
     return found;
 }

@@ -17,6 +17,11 @@ namespace {
 
 int64_t mass_of(float weight) { return (int64_t)((double)weight * kMassOne); }
 
+// random_bits / 2^64 is the uniform number; the product's high word is floor(uniform * total)
+int64_t share_of(int64_t total, const SamplingRow& row) {
+    return (int64_t)((unsigned __int128)random_bits(row.seed, row.position) * (uint64_t)total >> 64);
+}
+
 float checked(float maximum) {
     if (!(maximum > -std::numeric_limits<float>::infinity()))
         refuse("no token has a finite logit: all are masked or NaN");
@@ -46,87 +51,98 @@ Sampler::Sampler(const KernelTable& kernels, int vocab)
       maxima_(blocks_),
       masses_(blocks_) {}
 
-// Sorts the first `end` of `ids_` only as far as it takes to find the n-th (from 0) by (logit descending, id
-// ascending).
-void Sampler::split_at(const float* logits, int begin, int n, int end) {
-    std::nth_element(ids_.begin() + begin, ids_.begin() + n, ids_.begin() + end, [&](int a, int b) {
-        return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
-    });
+bool Sampler::ranks_before(const Candidate& a, const Candidate& b) {
+    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
 
-int64_t Sampler::mass_between(int begin, int end) const {
-    int64_t sum = 0;
-    for (int i = begin; i < end; i++) sum += mass_of(weights_[ids_[i]]);
-    return sum;
-}
-
-// Fills `ids_`, in order of id, with the tokens whose logit is at least `lowest` and which have mass. Those
-// are the first of the rank.
+// Collects, in order of id, the tokens whose logit is at least `lowest` and which have mass. Those are the
+// first of the rank.
 void Sampler::gather(const float* logits, float lowest) {
-    ids_.clear();
+    candidates_.clear();
     for (int block = 0; block < blocks_; block++) {
         if (!(maxima_[block] >= lowest)) continue;
         const int end = std::min(vocab_, (block + 1) * kRowBlock);
         for (int i = block * kRowBlock; i < end; i++)
-            if (logits[i] >= lowest && mass_of(weights_[i]) > 0) ids_.push_back(i);
+            if (logits[i] >= lowest)
+                if (const int64_t mass = mass_of(weights_[i]); mass > 0)
+                    candidates_.push_back({logits[i], i, mass});
     }
+}
+
+// Counts the candidates, and their mass, by how far their logit lies below the maximum.
+void Sampler::count_buckets(float maximum) {
+    float lowest = maximum;
+    for (const Candidate& c : candidates_) lowest = std::min(lowest, c.logit);
+    bucket_scale_ = lowest < maximum ? kBuckets / (maximum - lowest) : 0;
+    bucket_mass_.fill(0), bucket_count_.fill(0);
+    for (const Candidate& c : candidates_) {
+        const int bucket = bucket_of(maximum - c.logit);
+        bucket_mass_[bucket] += c.mass, bucket_count_[bucket]++;
+    }
+}
+
+// The candidates of one bucket, in order of rank.
+const std::vector<Sampler::Candidate>& Sampler::ranked_bucket(float maximum, int bucket) {
+    ranked_.clear();
+    for (const Candidate& c : candidates_)
+        if (bucket_of(maximum - c.logit) == bucket) ranked_.push_back(c);
+    std::sort(ranked_.begin(), ranked_.end(), ranks_before);
+    return ranked_;
 }
 
 // The last token that top_k and top_p keep. Looks at as few tokens as it can: those within `reach` of the
 // likeliest, then within more.
 Sampler::Cut Sampler::find_cut(const float* logits, float maximum, const SamplingRow& row, int64_t all) {
     constexpr float kNever = -std::numeric_limits<float>::infinity();
-    for (float reach = 6;; reach = reach < 12 ? 12 : reach < 24 ? 24 : 1e30f) {
+    for (float reach = 6;; reach = reach < 12 ? 12 : 1e30f) {
         const bool everything = reach > 1e29f;
         gather(logits, everything ? kNever : maximum - reach * row.temperature);
-        int kept = (int)ids_.size();
+        count_buckets(maximum);
+        Cut cut{kNever, vocab_};
         if (row.top_k > 0 && row.top_k < vocab_) {
-            if (kept < row.top_k && !everything) continue;
-            if (kept > row.top_k) split_at(logits, 0, row.top_k, kept), kept = row.top_k;
-            all = mass_between(0, kept);
-        }
-        int last = kept - 1;
-        if (row.top_p < 1) {
-            const int64_t wanted = std::max<int64_t>(1, (int64_t)std::ceil((double)row.top_p * (double)all));
-            if (!everything && mass_between(0, kept) < wanted) continue;
-            // The shortest prefix of mass `wanted` ends in [begin, end); `before` is the mass in front of
-            // begin.
-            int begin = 0, end = kept;
-            int64_t before = 0;
-            while (end - begin > 1) {
-                const int middle = begin + (end - begin) / 2;
-                split_at(logits, begin, middle, end);
-                const int64_t upper = mass_between(begin, middle);
-                if (before + upper >= wanted)
-                    end = middle;
-                else
-                    before += upper, begin = middle;
+            if ((int)candidates_.size() < row.top_k && !everything) continue;
+            if ((int)candidates_.size() > row.top_k) {
+                int bucket = 0, left = row.top_k;
+                all = 0;
+                while (left > bucket_count_[bucket])
+                    left -= bucket_count_[bucket], all += bucket_mass_[bucket++];
+                const auto& ranked = ranked_bucket(maximum, bucket);
+                for (int i = 0; i < left; i++) all += ranked[i].mass;
+                cut = {ranked[left - 1].logit, ranked[left - 1].id};
+            } else {
+                all = 0;
+                for (const Candidate& c : candidates_) all += c.mass;
+                if (!candidates_.empty() && !everything) {
+                    const auto& last =
+                        *std::max_element(candidates_.begin(), candidates_.end(), ranks_before);
+                    cut = {last.logit, last.id};
+                }
             }
-            last = begin;
-        } else if (kept == (int)ids_.size() && everything) {
-            last = -1;  // no more than top_k tokens have mass: all stay
-        } else {
-            split_at(logits, 0, last, kept);
         }
-        if (last < 0) return {kNever, vocab_};
-        return {logits[ids_[last]], ids_[last]};
+        if (row.top_p >= 1) return cut;
+        const int64_t wanted = std::max<int64_t>(1, (int64_t)std::ceil((double)row.top_p * (double)all));
+        int64_t sum = 0;
+        for (int bucket = 0; bucket < kBuckets; sum += bucket_mass_[bucket++]) {
+            if (sum + bucket_mass_[bucket] < wanted) continue;
+            for (const Candidate& c : ranked_bucket(maximum, bucket))
+                if ((sum += c.mass) >= wanted) return {c.logit, c.id};
+        }
+        if (everything) return cut;  // cannot happen: all of the mass is there
     }
 }
 
-// The first token, in order of id, at which the running mass of `ids_` exceeds `target`.
+// The first candidate, in order of id, at which the running mass exceeds the random share of `total`.
 int Sampler::draw(const SamplingRow& row, int64_t total) const {
-    const int64_t target =
-        (int64_t)((unsigned __int128)random_bits(row.seed, row.position) * (uint64_t)total >> 64);
+    const int64_t target = share_of(total, row);
     int64_t sum = 0;
-    for (const int id : ids_)
-        if ((sum += mass_of(weights_[id])) > target) return id;
+    for (const Candidate& candidate : candidates_)
+        if ((sum += candidate.mass) > target) return candidate.id;
     refuse("no token is left to draw from");  // cannot happen: the likeliest token always stays
 }
 
 // The same over all tokens, by blocks.
 int Sampler::draw_from_all(const SamplingRow& row, int64_t total) const {
-    const int64_t target =
-        (int64_t)((unsigned __int128)random_bits(row.seed, row.position) * (uint64_t)total >> 64);
+    const int64_t target = share_of(total, row);
     int64_t sum = 0;
     for (int block = 0; block < blocks_; sum += masses_[block++]) {
         if (sum + masses_[block] <= target) continue;
@@ -169,9 +185,13 @@ int Sampler::sample(const float* logits, const SamplingRow& row) {
     const Cut cut =
         cuts ? find_cut(logits, maximum, row, all) : Cut{-std::numeric_limits<float>::infinity(), vocab_};
     gather(logits, std::max(cut.logit, lowest));
-    const auto dropped = [&](int id) { return !cut.keeps(logits[id], id) || weights_[id] < row.min_p; };
-    ids_.erase(std::remove_if(ids_.begin(), ids_.end(), dropped), ids_.end());
-    return draw(row, mass_between(0, (int)ids_.size()));
+    const auto dropped = [&](const Candidate& c) {
+        return !cut.keeps(c.logit, c.id) || weights_[c.id] < row.min_p;
+    };
+    candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(), dropped), candidates_.end());
+    int64_t total = 0;
+    for (const Candidate& c : candidates_) total += c.mass;
+    return draw(row, total);
 }
 
 namespace {

@@ -188,7 +188,10 @@ def test_in_chunks(
 
 
 def test_with_a_warm_cache(load: Loader, requests: list[EngineRequest], alone: Answers) -> None:
-    """SGLang #34683, vLLM #5543, PR #52701, #27433, OpenVINO #4367: a cache hit changed the answer."""
+    """A cache hit changed the answer.
+
+    SGLang #34683, vLLM #5543, PR #52701, #27433, OpenVINO #4367, llama.cpp PR #22224.
+    """
     cold, warm = Answers(), Answers()
     engine = make_engine(load(), cold)
     answer(load(), requests[-3:], cold, engine=engine)

@@ -160,7 +160,7 @@ def schedules(draw: st.DrawFn) -> list[Arrival]:
         st.sampled_from([8, 33, 64, 256]),
         st.sampled_from([1, 3, 8]),
         st.sampled_from([0, 0, 1, 5, 40]),
-        st.booleans(),
+        st.sampled_from([False, False, True]),
     ),
 )
 def test_whatever_happens_around_it_an_answer_stays_the_same(schedule: list[Arrival], sizes: Sizes) -> None:
@@ -171,7 +171,7 @@ def test_crowded_schedules_take_every_path_and_change_no_answer() -> None:
     """SGLang #6888, #11970, #20010: blocks that nobody accounts for; here they are counted after each step."""
     rng = random.Random(20)
     totals: Counter[str] = Counter()
-    for _ in range(30):
+    for _ in range(24):
         schedule = []
         for index in range(14):
             step = rng.randrange(LAST_ARRIVAL)
@@ -197,7 +197,7 @@ def test_crowded_schedules_take_every_path_and_change_no_answer() -> None:
                         rng.choice((8, 33, 64)),
                         8,
                         rng.choice((0, 12, 12)),
-                        rng.random() < 0.3,
+                        rng.random() < 0.15,
                     ),
                 )
             )
@@ -225,4 +225,4 @@ def test_crowded_schedules_take_every_path_and_change_no_answer() -> None:
     ):
         assert totals[path] > 3, path
     assert totals["draft_tokens"] - totals["accepted_tokens"] > 10
-    assert totals["peak_batch_sequences"] > 30 * 3
+    assert totals["peak_batch_sequences"] > 24 * 3

@@ -213,6 +213,7 @@ async def test_32_streams_at_once_equal_one_at_a_time(house: House) -> None:
 
 
 async def test_a_client_that_leaves_frees_its_blocks_and_is_recorded_with_its_tokens(house: House) -> None:
+    """Usage of an aborted answer was lost: vLLM #8625, openai-openapi #539. Here the event has it."""
     """openai-openapi #539: usage was lost on abort."""
     before = house.log.last_sequence()
     async with AsyncOpenAI(base_url=house.url + "/v1", api_key="any") as client:

@@ -276,3 +276,31 @@ def test_masks_that_exclude_each_other_fail_with_the_reason(house: House) -> Non
     with pytest.raises(BadRequestError) as refused:
         chat(house, extra_body={"structured_outputs": {"choice": ["aye"]}, "allowed_token_ids": [100]})
     assert refused.value.code == "no_token_left"
+
+
+async def test_forms_and_masks_do_not_depend_on_who_else_is_served(house: House) -> None:
+    fields: list[dict[str, object]] = [
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "p", "schema": PERSON}}},
+        {"structured_outputs": {"regex": "[a-z ]{20,40}"}},
+        {"structured_outputs": {"grammar": 'root ::= [a-z]+ (" " [a-z]+){3}'}},
+        {"bad_words": ["the", "a"], "min_tokens": 8},
+        {"allowed_token_ids": list(range(0, 40_000, 3)), "repetition_penalty": 1.2},
+        {},
+    ]
+    async with httpx2.AsyncClient(base_url=house.url, timeout=60) as http:
+
+        async def ask(seed: int) -> str:
+            body = {
+                "model": "chat",
+                "messages": [*say("Tell me.")],
+                "seed": seed,
+                "max_tokens": 24,
+                **fields[seed],
+            }
+            answer = (await http.post("/v1/chat/completions", json=body)).json()
+            return str(answer["choices"][0]["message"]["content"])
+
+        alone = [await ask(seed) for seed in range(len(fields))]
+        together = await asyncio.gather(*(ask(seed) for seed in range(len(fields))))
+    assert together == alone
+    assert len(set(alone)) == len(fields)

@@ -12,7 +12,22 @@ from typing import IO
 
 import numpy as np
 import pytest
-from kernel_models import F16, F32, Q4_0, Q4_1, Q8_0, SMALL, SmallModel, run
+from kernel_models import (
+    BF16,
+    F16,
+    F32,
+    Q4_0,
+    Q4_1,
+    Q4_K,
+    Q5_0,
+    Q5_1,
+    Q5_K,
+    Q6_K,
+    Q8_0,
+    SMALL,
+    SmallModel,
+    run,
+)
 from numpy.typing import NDArray
 
 NATIVE = Path(__file__).parents[2] / "native"
@@ -31,7 +46,12 @@ KERNELS = {"scalar.cpp": (QUICK,), "neon.cpp": (("-O2",), ("-O2", "-march=armv8.
 LENGTH = 45
 
 MODELS = {
-    "every weight type": SmallModel(
+    "five and six bits, super-blocks": SmallModel(
+        replace(SMALL, dim=256, n_heads=8, n_kv_heads=4, ff_dim=512),
+        types=(BF16, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K),
+        seed=34,
+    ),
+    "every plain weight type": SmallModel(
         replace(SMALL, n_layers=5), types=(F32, F16, Q4_0, Q4_1, Q8_0), tied=False, seed=31
     ),
     "heads of 64": SmallModel(

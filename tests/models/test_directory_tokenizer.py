@@ -227,6 +227,14 @@ def test_the_digest_names_what_decides_ids_and_ends(save: Save) -> None:
         ),
         ({"tokenizer__json": {"model": {"type": "BPE", "vocab": 1}}}, "cannot be read: "),
         (
+            {"tokenizer__json": {"model": {"type": "BPE", "vocab": {"a": 10**9}, "merges": []}}},
+            "token id 1,000,000,000; at most 4,194,303",
+        ),
+        (
+            {"tokenizer__json": {"model": {"type": "BPE"}, "normalizer": {"type": {}}}},
+            "cannot be read: ",
+        ),
+        (
             {"tokenizer__json": {"model": {"type": "BPE"}, "added_tokens": [{"id": 0}]}},
             "added_tokens[0] must",
         ),

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tiltyard.models.grammar import CompiledGrammar, GrammarFailed, Vocabulary
@@ -193,3 +194,27 @@ def test_the_end_may_come_exactly_where_the_grammar_accepts() -> None:
     assert state.complete
     assert state.allowed([ord("b")]) == 0
     assert state.allowed([]) == 0
+
+
+@pytest.mark.parametrize("slow_s", [0.0, 1e9], ids=["by helpers", "on demand"])
+def test_a_mask_is_the_same_whoever_makes_it(slow_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slow masks are made by helping threads; one token after the other, with guesses tried in between."""
+    monkeypatch.setattr("tiltyard.models.grammar.SLOW_S", slow_s)
+    grammar = compiled("grammar", 'root ::= ("(" [a-c]* ")" | "[" root? "]")+')
+    assert isinstance(grammar, CompiledGrammar)
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        state = grammar.start()
+        said: list[int] = []
+        while len(said) < 30:
+            mask = np.empty(-(-(END + 1) // 32), np.uint32)
+            state.fill(mask)
+            can = [t for t in range(END + 1) if mask[t // 32] >> np.uint32(t % 32) & np.uint32(1)]
+            fresh = grammar.start()  # walks the same way alone
+            for token in said:
+                fresh.accept(token)
+            assert [t for t in range(END + 1) if fresh.allowed([t])] == can
+            token = int(rng.choice([t for t in can if t != END]))
+            assert state.allowed([token, END]) >= 1
+            state.accept(token)
+            said.append(token)

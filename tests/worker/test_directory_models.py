@@ -21,7 +21,14 @@ from tiltyard.models.sources import digest_of_model, parse_source
 from tiltyard.models.stored import open_model
 from tiltyard.worker.load import load_native
 from tiltyard.worker.local import LocalModel
-from tiny_llama import VOCABULARY, encode_safetensors, random_weights, write_directory, write_gguf
+from tiny_llama import (
+    VOCABULARY,
+    as_transformers_names,
+    encode_safetensors,
+    random_weights,
+    write_directory,
+    write_gguf,
+)
 
 
 def logits(path: Path, quantization: Literal["as-stored", "q4_0", "q8_0"] = "as-stored") -> bytes:
@@ -57,6 +64,26 @@ def test_quantizing_at_load_gives_the_bits_of_the_quantized_file(
     directory = write_directory(tmp_path / "model", weights, "BF16")
     gguf = write_gguf(tmp_path / "model.gguf", weights, quantization.upper())
     assert logits(directory, quantization) == logits(gguf)
+
+
+@pytest.mark.parametrize("shards", [1, 5])
+def test_a_mixture_gives_the_bits_of_the_same_weights_in_gguf(tmp_path: Path, shards: int) -> None:
+    """As Mixtral's repositories have it: a tensor for each expert, spread over the shards."""
+    weights = random_weights(10, experts=4)
+    changes = {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+    directory = write_directory(tmp_path / "model", weights, "BF16", shards=shards, **changes)
+    gguf = write_gguf(tmp_path / "model.gguf", weights, "BF16")
+    assert logits(directory) == logits(gguf)
+    assert logits(directory, "q8_0") != logits(directory)
+
+
+def test_an_expert_that_is_missing_is_named(tmp_path: Path) -> None:
+    tensors = as_transformers_names(random_weights(10, experts=4))
+    del tensors["model.layers.1.block_sparse_moe.experts.2.w3.weight"]
+    directory = write_directory(tmp_path / "model", {}, model_type="mixtral", num_local_experts=4)
+    (directory / "model.safetensors").write_bytes(encode_safetensors(tensors, "BF16"))
+    with pytest.raises(ModelRejected, match=r"expert 2 of 'blk\.1\.ffn_up_exps\.weight' is missing"):
+        open_model(directory)
 
 
 def test_tied_embeddings_need_no_head(tmp_path: Path) -> None:

@@ -18,6 +18,9 @@ from tiltyard.models.adapters import Adapter
 from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
 from tiltyard.ops.replay import NAME, Replayer
+from tiltyard.wire.embeddings import EmbeddingsRequest
+from tiltyard.worker.answer import DEFAULT_TERMS
+from tiltyard.worker.embeddings import engine_requests
 from tiltyard.worker.host import AnswerRequest, HostSettings
 from tiltyard.worker.load import load_native
 from tiltyard.worker.local import LocalModel
@@ -164,3 +167,19 @@ def test_a_replay_has_the_adapter_from_the_store_when_its_directory_is_gone(
         replayer = Replayer(log, store, lambda _: path, settings=SETTINGS, report=lambda _: None)
         again = replayer._model(answer.behaviour).generate(NAME, prompt="Once upon a time", seed=3)
     assert again.choices == answer.choices
+
+
+def test_embeddings_have_the_adapter_too(declared: tuple[Path, dict[str, IdentityDeclaration]]) -> None:
+    path, identities = declared
+    host = LocalModel.load(path, identities, settings=SETTINGS).host
+    asked = EmbeddingsRequest(model="any", input=["Once upon a time there was"])
+    vectors = []
+    for names in (["plain"], ["north"], ["north", "plain"]):
+        for name in names:
+            for request in engine_requests(host, host.identity(name), asked, DEFAULT_TERMS, {}):
+                host.engine.submit(request)
+        while host.engine.has_work:
+            vectors += [text.vector for text in host.engine.step().embedded]
+    plain, north, *both = vectors
+    assert not np.allclose(plain, north, atol=0.01)
+    assert {vector.tobytes() for vector in both} == {plain.tobytes(), north.tobytes()}

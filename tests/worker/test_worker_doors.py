@@ -494,3 +494,39 @@ async def test_metrics_count_what_happened() -> None:
         f"tiltyard_kv_blocks_cached{label} 2.0",
     ):
         assert line in text.splitlines()
+
+
+async def test_an_answer_that_cannot_go_on_ends_with_the_reason_and_frees_its_blocks() -> None:
+    demand = {"structured_outputs": {"choice": ["ab"]}, "bad_words": ["b"]}
+    async with (
+        toy_worker("ab", gated=True) as worker,
+        httpx2.AsyncClient(base_url=worker.url) as http,
+    ):
+        worker.model.permits.release()
+        async with http.stream("POST", "/v1/completions", json=completion(**demand)) as response:
+            stream = Stream(response)
+            frames = aiter(stream)
+            assert (await anext(frames))["choices"][0]["text"] == "a"
+            worker.model.open()  # the first frame is out before the second step runs
+            error = (await anext(frames))["error"]
+            assert [frame async for frame in frames] == []
+        assert not stream.done
+        assert error["code"] == "no_token_left"
+        assert "exclude each other" in error["message"]
+        # Nothing had been promised to a client that waits for the whole: status 400.
+        whole = await http.post("/v1/completions", json=completion(**demand, stream=False))
+        assert (whole.status_code, whole.json()["error"]["code"]) == (400, "no_token_left")
+        status = WorkerStatus.model_validate((await http.get("/worker")).json())
+        assert (status.running, status.kv_blocks_used) == (0, 0)
+        assert (await ask(worker, completion())).done
+
+
+async def test_an_answer_of_a_form_ends_where_the_form_is_complete() -> None:
+    async with toy_worker("hello") as worker:
+        stream = await ask(worker, completion(structured_outputs={"regex": "he?l+o"}, max_tokens=9))
+        facts = FinishedAnswer.model_validate(stream.frames[-1]["tiltyard"])
+    assert facts.choices[0].text == "hello"
+    assert facts.choices[0].finish_reason == "stop"
+    assert facts.completion_tokens == 5  # no end token was needed
+    assert facts.structure_engine is not None
+    assert facts.structure_engine.startswith("llguidance ")

@@ -86,21 +86,22 @@ def answers(model_path: Path, speculation: SpeculationChoice) -> tuple[list[Fini
     return made, served.deployment.speculation, served.behaviour_digest
 
 
-@pytest.mark.parametrize("kind", ["prompt-lookup", "draft"])
-def test_speculation_is_part_of_the_deployment_and_changes_no_answer(model_path: Path, kind: str) -> None:
+def test_speculation_is_part_of_the_deployment_and_changes_no_answer(model_path: Path) -> None:
     """vLLM #41758, mlx-lm #1423."""
     plain, said, behaviour = answers(model_path, "off")
     assert said is None
-    choice: SpeculationChoice = (
-        "prompt-lookup" if kind == "prompt-lookup" else DraftSource(model_path, "q4_0")
-    )
-    guessed, named, same_behaviour = answers(model_path, choice)
-    assert [a.choices for a in guessed] == [a.choices for a in plain]
-    assert [a.completion_tokens for a in guessed] == [a.completion_tokens for a in plain]
-    assert {a.deployment for a in guessed}.isdisjoint(a.deployment for a in plain)
-    assert same_behaviour == behaviour
-    assert named is not None
-    assert named.split()[0] == kind
+    choices: dict[str, SpeculationChoice] = {
+        "prompt-lookup": "prompt-lookup",
+        "draft": DraftSource(model_path, "q4_0"),
+    }
+    for kind, choice in choices.items():
+        guessed, named, same_behaviour = answers(model_path, choice)
+        assert [a.choices for a in guessed] == [a.choices for a in plain]
+        assert [a.completion_tokens for a in guessed] == [a.completion_tokens for a in plain]
+        assert {a.deployment for a in guessed}.isdisjoint(a.deployment for a in plain)
+        assert same_behaviour == behaviour
+        assert named is not None
+        assert named.split()[0] == kind
 
 
 def test_a_draft_model_of_another_tongue_is_refused(model_path: Path, shared_data: Path) -> None:

@@ -21,7 +21,7 @@ struct RowGroups {
 };
 
 // Grows with every change of how tiles lie in memory: packed weights are kept on disk (set_packed).
-constexpr int kPackingVersion = 1;
+constexpr int kPackingVersion = 2;
 
 class PackedMatrix {
   public:

@@ -3,6 +3,8 @@
 // Weights are turned into integers before anything is added up, so that every sum is exact and no order of
 // addition, no sort and no SIMD width can show. docs/numerics.md, "Sampling", is the specification.
 #pragma once
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -25,19 +27,31 @@ class Sampler {
     int sample(const float* logits, const SamplingRow& row);
 
   private:
+    static constexpr int kBuckets = 1024;
+    struct Candidate {
+        float logit;
+        int id;
+        int64_t mass;
+    };
+    static bool ranks_before(const Candidate& a, const Candidate& b);
+    const std::vector<Candidate>& ranked_bucket(float maximum, int bucket);
+
     struct Cut;  // the last token kept, in the order (logit descending, id ascending)
     Cut find_cut(const float* logits, float maximum, const SamplingRow& row, int64_t all);
     void gather(const float* logits, float lowest);
-    void split_at(const float* logits, int begin, int n, int end);
-    int64_t mass_between(int begin, int end) const;
+    void count_buckets(float maximum);
+    int bucket_of(float below) const { return std::min(kBuckets - 1, (int)(below * bucket_scale_)); }
     int draw(const SamplingRow& row, int64_t total) const;
     int draw_from_all(const SamplingRow& row, int64_t total) const;
 
     const KernelTable& kernels_;
     const int vocab_, blocks_;  // blocks of kRowBlock
     std::vector<float> scaled_, weights_, maxima_;
-    std::vector<int64_t> masses_;  // of blocks
-    std::vector<int> ids_;         // the tokens that are looked at
+    std::vector<int64_t> masses_;                 // of blocks
+    std::vector<Candidate> candidates_, ranked_;  // the tokens that are looked at, and those of one bucket
+    float bucket_scale_ = 0;
+    std::array<int64_t, kBuckets> bucket_mass_;
+    std::array<int, kBuckets> bucket_count_;
 };
 
 // repetition over all `tokens` (distinct), presence and frequency over those with output_counts > 0; as vLLM

@@ -71,11 +71,14 @@ struct OpenedWithMinimum {
         }
         const float* scales = reinterpret_cast<const float*>(opened + 512);
         const Wide scale = w_load(scales), minimum = w_load(scales + kTileRows);
-        sums.update([&](int t, Wide acc) {
+        sums.fence();
+#pragma GCC unroll 8
+        for (int t = 0; t < M; t++) {
             const size_t at = t * x.row_blocks + b;
-            acc = w_fma(sum[t], w_scaled(scale, x.scale[at]), acc);
-            return w_fma1(minimum, x.sum[at], acc);
-        });
+            const Wide next = w_fma(sum[t], w_scaled(scale, x.scale[at]), sums.get(t));
+            sums.put(t, w_fma1(minimum, x.sum[at], next));
+        }
+        sums.fence();
     }
 };
 
@@ -166,8 +169,13 @@ struct BlocksQ6K {
                 sum[t] = w_fma(w_dot8_float(dot[t]), scales, half ? sum[t] : w_zero());
         }
         const Wide d = w_load(reinterpret_cast<const float*>(opened + 512));
-        sums.update(
-            [&](int t, Wide acc) { return w_fma(sum[t], w_scaled(d, x.scale[t * x.row_blocks + b]), acc); });
+        sums.fence();
+#pragma GCC unroll 8
+        for (int t = 0; t < M; t++) {
+            const Wide scaled = w_scaled(d, x.scale[t * x.row_blocks + b]);
+            sums.put(t, w_fma(sum[t], scaled, sums.get(t)));
+        }
+        sums.fence();
     }
 };
 

@@ -20,6 +20,8 @@ struct TileFloat {
     static inline void run(const uint8_t* w, int blocks, Activations x, float* out) {
         constexpr int kBytes = Form == WeightForm::f32 ? 4 : 2;
         Wide acc[M];
+
+#pragma GCC unroll 8
         for (int t = 0; t < M; t++) acc[t] = w_zero();
         for (int k = 0; k < blocks * kQuantBlock; k++, w += kTileRows * kBytes) {
             Wide weights;
@@ -32,6 +34,8 @@ struct TileFloat {
 #pragma GCC unroll 8
             for (int t = 0; t < M; t++) acc[t] = w_fma1(weights, x.values[t * x.row_values + k], acc[t]);
         }
+
+#pragma GCC unroll 8
         for (int t = 0; t < M; t++) w_store(out + t * kTileRows, acc[t]);
     }
 };

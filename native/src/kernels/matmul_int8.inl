@@ -20,25 +20,36 @@ template <int M>
 struct Sums {
     static constexpr bool kInMemory = M > kTokensInRegisters;
     explicit Sums(float* out) : out(out) {
+#pragma GCC unroll 8
         for (int t = 0; t < M; t++)
             if (kInMemory)
                 w_store(out + t * kTileRows, w_zero());
             else
                 acc[t] = w_zero();
     }
+    [[gnu::always_inline]] inline Wide get(int t) const {
+        return kInMemory ? w_load(out + t * kTileRows) : acc[kInMemory ? 0 : t];
+    }
+    [[gnu::always_inline]] inline void put(int t, Wide sum) {
+        if (kInMemory)
+            w_store(out + t * kTileRows, sum);
+        else
+            acc[kInMemory ? 0 : t] = sum;
+    }
+    // around a pass over the sums
+    [[gnu::always_inline]] static inline void fence() {
+        if (kInMemory) TILTYARD_FENCE;
+    }
     template <class Next>
-    inline void update(Next next) {  // acc = next(token, acc)
-        if (kInMemory) TILTYARD_FENCE;
+    [[gnu::always_inline]] inline void update(Next next) {  // acc = next(token, acc)
+        fence();
 #pragma GCC unroll 8
-        for (int t = 0; t < M; t++)
-            if (kInMemory)
-                w_store(out + t * kTileRows, next(t, w_load(out + t * kTileRows)));
-            else
-                acc[t] = next(t, acc[t]);
-        if (kInMemory) TILTYARD_FENCE;
+        for (int t = 0; t < M; t++) put(t, next(t, get(t)));
+        fence();
     }
     inline void finish() {
         if (kInMemory) return;
+#pragma GCC unroll 8
         for (int t = 0; t < M; t++) w_store(out + t * kTileRows, acc[t]);
     }
     float* out;
@@ -56,6 +67,8 @@ struct TileQ4 {
         Sums<M> sums(out);
         for (int b = 0; b < blocks; b++, w += kBlockBytes) {
             WideDot4 dot[M];
+
+#pragma GCC unroll 8
             for (int t = 0; t < M; t++) dot[t] = w_dot4_zero();
             const int8_t* xb = x.q + b * kQuantBlock;
             if (M == 1)
@@ -77,11 +90,14 @@ struct TileQ4 {
             }
             const uint16_t* halves = reinterpret_cast<const uint16_t*>(w + kScales);
             const Wide scale = w_load_f16(halves), minimum = w_load_f16(halves + kTileRows);
-            sums.update([&](int t, Wide acc) {
+            sums.fence();
+#pragma GCC unroll 8
+            for (int t = 0; t < M; t++) {
                 const size_t at = t * x.row_blocks + b;
-                acc = w_fma(w_dot4_float(dot[t]), w_scaled(scale, x.scale[at]), acc);
-                return w_fma1(minimum, x.sum[at], acc);
-            });
+                const Wide sum = w_fma(w_dot4_float(dot[t]), w_scaled(scale, x.scale[at]), sums.get(t));
+                sums.put(t, w_fma1(minimum, x.sum[at], sum));
+            }
+            sums.fence();
         }
         sums.finish();
     }
@@ -98,6 +114,8 @@ struct TileQ8 {
             if (M == 1)
                 for (int c = 0; c < 9; c++) prefetch(w + kPrefetchAhead + c * 64);
             WideDot8 dot[M];
+
+#pragma GCC unroll 8
             for (int t = 0; t < M; t++) dot[t] = w_dot8_start(x.bias + t * x.row_blocks + b);
 #pragma GCC unroll 8
             for (int j = 0; j < 8; j++) {
@@ -106,9 +124,13 @@ struct TileQ8 {
                 for (int t = 0; t < M; t++) dot[t] = w_dot8_add(dot[t], wj, xb + t * x.row_values + j * 4);
             }
             const Wide scale = w_load_f16(reinterpret_cast<const uint16_t*>(w + kScales));
-            sums.update([&](int t, Wide acc) {
-                return w_fma(w_dot8_float(dot[t]), w_scaled(scale, x.scale[t * x.row_blocks + b]), acc);
-            });
+            sums.fence();
+#pragma GCC unroll 8
+            for (int t = 0; t < M; t++) {
+                const Wide scaled = w_scaled(scale, x.scale[t * x.row_blocks + b]);
+                sums.put(t, w_fma(w_dot8_float(dot[t]), scaled, sums.get(t)));
+            }
+            sums.fence();
         }
         sums.finish();
     }
@@ -122,6 +144,8 @@ struct TileQ4Unpacked {
         Sums<M> sums(out);
         for (int b = 0; b < blocks; b++, w += kUnpackedBytes) {
             WideDot4 dot[M];
+
+#pragma GCC unroll 8
             for (int t = 0; t < M; t++) dot[t] = w_dot4_zero();
             const int8_t* xb = x.q + b * kQuantBlock;
 #pragma GCC unroll 8
@@ -134,11 +158,14 @@ struct TileQ4Unpacked {
             }
             const float* scales = reinterpret_cast<const float*>(w + 512);
             const Wide scale = w_load(scales), minimum = w_load(scales + kTileRows);
-            sums.update([&](int t, Wide acc) {
+            sums.fence();
+#pragma GCC unroll 8
+            for (int t = 0; t < M; t++) {
                 const size_t at = t * x.row_blocks + b;
-                acc = w_fma(w_dot4_float(dot[t]), w_scaled(scale, x.scale[at]), acc);
-                return w_fma1(minimum, x.sum[at], acc);
-            });
+                const Wide sum = w_fma(w_dot4_float(dot[t]), w_scaled(scale, x.scale[at]), sums.get(t));
+                sums.put(t, w_fma1(minimum, x.sum[at], sum));
+            }
+            sums.fence();
         }
         sums.finish();
     }

@@ -13,7 +13,7 @@ BLOCK_TOKENS: int = 32
 
 NUMERICS_VERSION: int = 1
 
-PACKING_VERSION: int = 1
+PACKING_VERSION: int = 2
 
 class NativeModel:
     """

@@ -45,6 +45,8 @@ INNER = {
     "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm",
     "post_attention_layernorm": "ffn_norm",
+    "block_sparse_moe.gate": "ffn_gate_inp",
+    "mlp.gate": "ffn_gate_inp",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
@@ -55,6 +57,18 @@ WITH_POST_NORMS = {
     "post_feedforward_layernorm": "post_ffw_norm",
 }
 LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,3})\.([a-z_.]+)\.(weight|bias)")
+EXPERT = re.compile(
+    r"model\.layers\.(0|[1-9][0-9]{0,3})\.(?:block_sparse_moe|mlp)\.experts\.(0|[1-9][0-9]{0,3})"
+    r"\.(w1|w2|w3|gate_proj|up_proj|down_proj)\.weight"
+)
+EXPERT_PARTS = {
+    "w1": "gate",
+    "w2": "down",
+    "w3": "up",
+    "gate_proj": "gate",
+    "down_proj": "down",
+    "up_proj": "up",
+}
 BUFFER = re.compile(r".*\.rotary_emb\.inv_freq")
 """Old conversions keep it; it follows from the configuration."""
 ROPE_FACTORS = "rope_freqs.weight"
@@ -71,7 +85,8 @@ class ModelDirectory:
         self.path = path
         self.size_bytes = sum(file.size_bytes for file in files.values())
         self._files = files
-        self._places: dict[str, tuple[SafetensorsFile, str]] = {}
+        self._places: dict[str, list[tuple[SafetensorsFile, str]]] = {}
+        """One place for each tensor, but for the experts of a layer: GGUF has them in one, one behind the other."""
         self._changes: dict[str, Change] = {}
         self._made: dict[str, NDArray[np.uint8]] = {}
         translation = DirectoryConfig(path / CONFIG, config)
@@ -80,11 +95,19 @@ class ModelDirectory:
         self.metadata: Mapping[str, MetadataValue] = MappingProxyType(translation.metadata() | spoken)
         self._kind = translation.kind
         tensors: dict[str, TensorInfo] = {}
+        experts: dict[str, dict[int, tuple[SafetensorsFile, str]]] = {}
         for file in files.values():
             for name, info in file.tensors.items():
+                if match := EXPERT.fullmatch(name):
+                    stack = f"blk.{match[1]}.ffn_{EXPERT_PARTS[match[3]]}_exps.weight"
+                    if experts.setdefault(stack, {}).setdefault(int(match[2]), (file, name)) != (file, name):
+                        raise ModelRejected(f"{path}: {name!r} is there twice, in two of its files")
+                    continue
                 if BUFFER.fullmatch(name) or (name == "lm_head.weight" and translation.tied):
                     continue
                 self._add(tensors, file, name, info)
+        for stack, parts in experts.items():
+            tensors[stack] = self._stacked(stack, parts)
         if (factors := translation.rope_factors()) is not None:
             self._made[ROPE_FACTORS] = factors.view(np.uint8)
             tensors[ROPE_FACTORS] = TensorInfo(ROPE_FACTORS, 0, "F32", factors.shape, 0, factors.nbytes)
@@ -109,15 +132,14 @@ class ModelDirectory:
         """Return a tensor's raw bytes in GGUF's layout: a view into the file, or a changed copy."""
         if name in self._made:
             return self._made[name]
-        file, stored_name = self._places[name]
-        data = file.tensor_data(stored_name)
+        views = [file.tensor_data(stored_name) for file, stored_name in self._places[name]]
+        data = views[0] if len(views) == 1 else np.concatenate(views)
         change = self._changes.get(name)
         return data if change is None else change(data)
 
     def forget(self, name: str) -> None:
         """Give the memory of a tensor's pages back; they are read again if they are needed again."""
-        if name in self._places:
-            file, stored_name = self._places[name]
+        for file, stored_name in self._places.get(name, ()):
             file.forget(stored_name)
 
     def close(self) -> None:
@@ -152,7 +174,25 @@ class ModelDirectory:
         elif self._kind.turned and name.endswith((".attn_q.weight", ".attn_k.weight")):
             self._changes[name] = self._neighbours(name, info)
         tensors[name] = TensorInfo(name, ggml_type, type_name, info.shape, info.offset, size)
-        self._places[name] = (file, stored_name)
+        self._places[name] = [(file, stored_name)]
+
+    def _stacked(self, name: str, parts: Mapping[int, tuple[SafetensorsFile, str]]) -> TensorInfo:
+        """The experts of a layer as one tensor (expert, rows, columns); all must be there, and alike."""
+        if missing := set(range(len(parts))) - parts.keys():
+            raise ModelRejected(f"{self.path}: expert {min(missing)} of {name!r} is missing")
+        places = [parts[number] for number in range(len(parts))]
+        infos = [file.tensors[stored_name] for file, stored_name in places]
+        first = infos[0]
+        if any((info.dtype, info.shape) != (first.dtype, first.shape) for info in infos) or (
+            first.dtype not in STORED
+        ):
+            raise ModelRejected(
+                f"{self.path}: the experts of {name!r} differ in shape or type, or are none of {', '.join(STORED)}"
+            )
+        self._places[name] = places
+        ggml_type, type_name = STORED[first.dtype]
+        size = sum(info.size_bytes for info in infos)
+        return TensorInfo(name, ggml_type, type_name, (len(parts), *first.shape), first.offset, size)
 
     def _translated(self, name: str) -> str:
         """The GGUF name; an unknown one stays, and whoever checks the architecture refuses it by this name."""

@@ -30,6 +30,8 @@ KINDS = {
     "mistral": Kind("llama", "silu", turned=True),
     "qwen2": Kind("qwen2", "silu"),
     "qwen3": Kind("qwen3", "silu"),
+    "mixtral": Kind("llama", "silu", turned=True),
+    "qwen3_moe": Kind("qwen3moe", "silu"),
     "gemma3_text": Kind("gemma3", "gelu_pytorch_tanh", gain_less_one=True, post_norms=True),
 }
 SIZES = {
@@ -40,6 +42,8 @@ SIZES = {
     "num_attention_heads": "attention.head_count",
     "num_key_value_heads": "attention.head_count_kv",
     "vocab_size": "vocab_size",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
 }
 
 
@@ -88,6 +92,7 @@ class DirectoryConfig:
             values |= {"attention.key_length": head_dim, "attention.value_length": head_dim}
         if (epsilon := self._number("rms_norm_eps")) is not None:
             values["attention.layer_norm_rms_epsilon"] = epsilon
+        values |= self._experts()
         values |= self._rope_metadata()
         values |= self._window()
         if self.kind.architecture == "gemma3":
@@ -164,6 +169,14 @@ class DirectoryConfig:
         if fraction != 1.0:
             raise ModelRejected(f"{self.path}: 'partial_rotary_factor' is {fraction!r}; only 1 is supported")
         return values
+
+    def _experts(self) -> dict[str, MetadataValue]:
+        """A mixture in every layer, its choice softmaxed over the chosen; anything else is refused."""
+        for key, supported in (("norm_topk_prob", True), ("decoder_sparse_step", 1), ("mlp_only_layers", [])):
+            if self.config.get("model_type") == "qwen3_moe" and self.config.get(key, supported) != supported:
+                self._refuse(key, repr(supported))
+        count = self._whole("num_local_experts") or self._whole("num_experts")
+        return {} if count is None else {"expert_count": count}
 
     def _window(self) -> dict[str, MetadataValue]:
         if self.config.get("use_sliding_window") is False or self.config.get("sliding_window") is None:

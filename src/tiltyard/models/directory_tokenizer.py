@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from tiltyard.errors import ModelRejected
 from tiltyard.identity.canonical import Digest
 from tiltyard.models.vocabulary import (
     LOOKS_LIKE_CONTROL,
+    SPACE,
     ControlTokens,
     Vocabulary,
     bytes_of_byte_level,
@@ -34,8 +36,15 @@ END_FILES = ("generation_config.json", "config.json")
 """Files whose `eos_token_id` may name more ends than the tokenizer does."""
 CONFIG_KEYS = ("add_bos_token", "add_eos_token", "bos_token", "eos_token", "cls_token", "sep_token")
 """What is read of `tokenizer_config.json`, and so belongs to the digest."""
+KEEP_LENGTH = ("NFC", "Prepend", "Sequence")
+"""Normalizers after which the length of a text still tells the least number of its tokens."""
+BLOCKS_FOR_SPACES = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+"""Another one."""
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 MODELS = ("BPE", "Unigram", "WordPiece")
 LARGEST_FILE_BYTES = 256 << 20
+MOST_TOKENS = 1 << 22
+"""Ids are places in a list: a file that names a token two billion would ask for that much memory."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +198,10 @@ class _Directory:
             token.id: token.content for token in self.added
         }
         most = max(spelled, default=-1) + 1
+        if most > MOST_TOKENS:
+            raise ModelRejected(
+                f"{self.path} has token id {most - 1:,}; at most {MOST_TOKENS - 1:,} are supported"
+            )
         if vocab_size is not None and most > vocab_size:
             raise ModelRejected(
                 f"{self.path} has token id {most - 1:,}; the model's output has {vocab_size:,} rows"
@@ -234,7 +247,9 @@ class _Directory:
     def _longest(self, tokens: Sequence[str], pieces: Sequence[bytes], control: ControlTokens) -> int:
         """Return the most bytes of text that one token stands for, 0 if the normalizer hides it."""
         normalizer = self.file.get("normalizer")
-        if self.kind != "BPE" or not set(_kinds(normalizer)) <= {"NFC", "Prepend", "Replace", "Sequence"}:
+        if self.kind != "BPE" or any(
+            step.get("type") not in KEEP_LENGTH and step != BLOCKS_FOR_SPACES for step in _steps(normalizer)
+        ):
             return 0
         if any(token.lstrip or token.rstrip for token in self.added):
             return 0
@@ -258,6 +273,8 @@ class _Directory:
             content = item.get("content") if isinstance(item, dict) else None
             if not isinstance(token_id, int) or token_id < 0 or not isinstance(content, str) or not content:
                 raise ModelRejected(f"{self.path}: added_tokens[{index:,}] must have an id and a content")
+            if LONE_SURROGATE.search(content):
+                raise ModelRejected(f"{self.path}: added_tokens[{index:,}] holds half of a surrogate pair")
             flags = {
                 name: bool(item.get(name, False))
                 for name in ("special", "single_word", "lstrip", "rstrip", "normalized")

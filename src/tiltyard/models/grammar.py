@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.metadata import version
 
 import numpy as np
@@ -10,6 +12,10 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
 from tiltyard.errors import InvalidRequest
+
+SLOW_S = 0.0002
+"""A mask that takes longer than handing it to a helper costs."""
+HELPERS = 4
 
 LIMITS = LLParserLimits(
     # In units of work, not of time: the same grammar fails at the same place on every machine.
@@ -34,6 +40,7 @@ class Vocabulary:
     ) -> None:
         """`size` is the width of the model's logits; ids without a token never come. `tokens` by id, control tokens (`special`) spelled out; `stop_ids` may come where a grammar accepts."""
         self.size = size
+        self._helpers = ThreadPoolExecutor(HELPERS, thread_name_prefix="masks")
         self._tokenizer = LLTokenizer(
             TokenizerWrapper(_Tokens(tokens, special, stop_ids)), n_vocab=self.size, eos_token=list(stop_ids)
         )
@@ -43,7 +50,7 @@ class Vocabulary:
         matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=LIMITS)
         if matcher.is_error():
             raise GrammarFailed(matcher.get_error())
-        grammar = CompiledGrammar(matcher)
+        grammar = CompiledGrammar(matcher, -(-self.size // 32), self._helpers)
         # A grammar without any text shows itself only here.
         first = matcher.deep_copy()
         first.compute_bitmask()
@@ -58,41 +65,71 @@ class Vocabulary:
 class CompiledGrammar:
     """A grammar at its beginning; `engine.constraint.Grammar`."""
 
-    def __init__(self, matcher: LLMatcher) -> None:
+    def __init__(self, matcher: LLMatcher, mask_words: int, helpers: ThreadPoolExecutor) -> None:
         self._matcher = matcher
+        self._mask_words = mask_words
+        self._helpers = helpers
 
     def start(self) -> GrammarState:
         """Begin an answer."""
-        return GrammarState(self._matcher.deep_copy())
+        return GrammarState(self._matcher.deep_copy(), self._mask_words, self._helpers)
 
 
 class GrammarState:
-    """Where one answer stands; `engine.constraint.Constraint`."""
+    """Where one answer stands; `engine.constraint.Constraint`.
 
-    def __init__(self, matcher: LLMatcher) -> None:
+    Most masks take microseconds and are made when they are asked for. Where the last one took long, the next one is
+    made by a helping thread as soon as its token is known, while the model runs the step.
+    """
+
+    def __init__(self, matcher: LLMatcher, mask_words: int, helpers: ThreadPoolExecutor) -> None:
         self._matcher = matcher
+        self._helpers = helpers
+        self._own = np.empty(mask_words, np.uint32)
+        self._ready: Future[None] | None = None
+        self._slow = False
+        self._complete = False
 
     def fill(self, mask: NDArray[np.uint32]) -> None:
         """Write which tokens may come next; raises `InvalidRequest` when that takes more work than is allowed."""
-        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        if self._ready is None:
+            self._compute()
+        self._settle()
         if self._matcher.is_error():
             raise InvalidRequest(
                 f"the grammar cannot go on here ({self._matcher.stop_reason()}); simplify it",
                 code="grammar_too_complex",
             )
+        mask[:] = self._own
 
     def accept(self, token: int) -> None:
         """Go on by a token; one that was not allowed shows at the next `fill`."""
+        self._settle()
         self._matcher.consume_token(token)
+        self._complete = self._matcher.is_stopped() and self._matcher.is_accepting()
+        if self._slow and not self._complete:
+            self._ready = self._helpers.submit(self._compute)
 
     def allowed(self, draft: Sequence[int]) -> int:
         """How many tokens of a draft could be taken from here."""
+        if self._ready is not None:
+            self._ready.result()  # the mask stays good: what is tried is taken back
         return self._matcher.validate_tokens(list(draft))
 
     @property
     def complete(self) -> bool:
         """Whether the grammar accepts and nothing may follow."""
-        return self._matcher.is_stopped() and self._matcher.is_accepting()
+        return self._complete
+
+    def _compute(self) -> None:
+        began_s = time.perf_counter()
+        self._matcher.unsafe_compute_mask_ptr(self._own.ctypes.data, self._own.nbytes)
+        self._slow = time.perf_counter() - began_s > SLOW_S
+
+    def _settle(self) -> None:
+        ready, self._ready = self._ready, None
+        if ready is not None:
+            ready.result()
 
 
 class _Tokens:

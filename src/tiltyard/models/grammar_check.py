@@ -8,10 +8,12 @@ Lines of JSON: first the vocabulary, then one demand a line; one answer a line, 
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import IO
@@ -23,6 +25,9 @@ from tiltyard.models.grammar_text import NotExpressible, explain, grammar_text
 from tiltyard.wire.structured import Structure
 
 MEMORY_BYTES = 2 << 30
+ORPHAN_CPU_S = 60
+NICENESS = 10
+"""The engine's threads go first."""
 
 
 class GrammarTooComplex(Exception):
@@ -107,6 +112,10 @@ def try_all(demands: IO[bytes], answers: IO[bytes]) -> None:
     answers.write(_line({"ready": True}))
     answers.flush()
     for line in demands:
+        # Should the parent die meanwhile, nobody else would end a trial.
+        resource.setrlimit(
+            resource.RLIMIT_CPU, (int(time.process_time()) + ORPHAN_CPU_S, resource.RLIM_INFINITY)
+        )
         answers.write(_line(_try(vocabulary, Structure(**orjson.loads(line)))))
         answers.flush()
 
@@ -127,5 +136,6 @@ def _refusal(refused: NotExpressible) -> dict[str, str | None]:
 
 
 if __name__ == "__main__":
+    os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     try_all(sys.stdin.buffer, sys.stdout.buffer)
