@@ -20,9 +20,24 @@ from tiltyard.events.log import EventLog
 from tiltyard.events.schema import EVENT_TYPES, ContentRef, EventData, Seed
 from tiltyard.identity.canonical import canonical_json
 from tiltyard.identity.manifest import DefaultSampling
+from tiltyard.identity.rope import RopeScaling
 
 SAFE = 2**53 - 1
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=20)
+
+SCALINGS = st.one_of(  # the fields of one type mean nothing to another
+    st.builds(RopeScaling, type=st.sampled_from(("linear", "ntk")), factor=st.floats(1, 64)),
+    st.builds(
+        RopeScaling,
+        type=st.just("yarn"),
+        factor=st.floats(1, 64),
+        original_context=st.none() | st.integers(1, 1 << 24),
+        beta_fast=st.floats(8, 64),
+        beta_slow=st.floats(0.5, 8),
+        attention_factor=st.none() | st.floats(0.5, 2),
+    ),
+    st.builds(RopeScaling, type=st.just("llama3"), factor=st.floats(1, 64), high_freq_factor=st.floats(2, 8)),
+)
 
 
 def values_of(annotation: object) -> st.SearchStrategy[object]:
@@ -46,6 +61,8 @@ def values_of(annotation: object) -> st.SearchStrategy[object]:
         return st.tuples(*(values_of(argument) for argument in arguments))
     if origin is dict:
         return st.dictionaries(values_of(arguments[0]), values_of(arguments[1]), max_size=3)
+    if annotation is RopeScaling:
+        return SCALINGS
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return models_of(annotation)
     simple = {

@@ -50,7 +50,13 @@ class RopeScaling(Frozen):
 
     @model_validator(mode="after")
     def _only_what_means_something(self) -> Self:
-        foreign = self.model_fields_set - {"type", "factor", *OWN_FIELDS[self.type]}
+        meant = {"type", "factor", *OWN_FIELDS[self.type]}
+        # An event writes every field: a foreign one that says its default says nothing.
+        foreign = {
+            name
+            for name in self.model_fields_set - meant
+            if getattr(self, name) != type(self).model_fields[name].default
+        }
         if foreign:
             raise _inconsistent(f"{sorted(foreign)[0]} means nothing for RoPE scaling of type {self.type}")
         if self.beta_slow > self.beta_fast:
