@@ -34,6 +34,7 @@ from workloads import WORKLOADS, Figure, Workload, drive, median
 SETTINGS = """
 [models.bench]
 source = "file:{model}"
+speculation = "off"
 [identities.bench]
 model = "bench"
 chat_template = "off"

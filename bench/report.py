@@ -18,7 +18,7 @@ from environment import ROOT, default_model, environment
 PAGE = ROOT / "docs" / "performance.md"
 HERE = Path(__file__).parent
 SCRIPTS: dict[str, tuple[bool, tuple[str, ...]]] = {
-    "peers": (True, ("peers.py",)),
+    "peers": (True, ("peers.py", "--repetitions", "2")),
     "kernels": (False, ("-m", "tiltyard.cli.main", "bench", "kernels")),
     "overhead": (False, ("step_overhead.py", "MODEL")),
     "sessions": (True, ("sessions.py",)),
