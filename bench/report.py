@@ -24,8 +24,8 @@ SCRIPTS: dict[str, tuple[bool, tuple[str, ...]]] = {
     "sessions": (True, ("sessions.py",)),
     "speculation": (False, ("speculation.py", "MODEL")),
     "weights": (True, ("weights.py",)),
-    "memory": (False, ("memory.py",)),
-    "scheduling": (False, ("scheduling.py",)),
+    "memory": (True, ("memory.py",)),
+    "scheduling": (True, ("scheduling.py",)),
     "experts": (True, ("experts.py",)),
     "cold-start": (False, ("cold_start.py", "MODEL")),
 }
