@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 import rfc8785
@@ -43,9 +42,3 @@ def digest_of_stream(stream: BinaryIO) -> Digest:
     while chunk := stream.read(CHUNK_BYTES):
         hasher.update(chunk)
     return "sha256:" + hasher.hexdigest()
-
-
-def digest_of_file(path: Path) -> Digest:
-    """Name a file by the SHA-256 of its bytes."""
-    with path.open("rb") as stream:
-        return digest_of_stream(stream)

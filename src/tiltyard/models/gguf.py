@@ -13,19 +13,17 @@ the byte offset of the thing that is wrong.
 from __future__ import annotations
 
 import mmap
-import stat
 import struct
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import NoReturn, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tiltyard.errors import ModelRejected
+from tiltyard.models.mapped import MappedFile
 
 MetadataValue: TypeAlias = bool | int | float | str | tuple["MetadataValue", ...]
 
@@ -121,13 +119,14 @@ class TensorInfo:
     size_bytes: int
 
 
-class GgufFile:
+class GgufFile(MappedFile):
     """An open GGUF file; made by `GgufFile.open`, closed by `close` or a `with` block."""
 
+    FORMAT = "GGUF"
+    SUFFIX = ".gguf"
+
     def __init__(self, path: Path, mapping: mmap.mmap) -> None:
-        self.path = path
-        self.size_bytes = len(mapping)
-        self._mapping = mapping
+        super().__init__(path, mapping)
         reader = _Reader(path, mapping)
         reader.read()
         self.version = reader.version
@@ -136,53 +135,14 @@ class GgufFile:
         self.tensors: Mapping[str, TensorInfo] = MappingProxyType(reader.tensors)
         self._spans = reader.spans
 
-    @classmethod
-    def open(cls, path: Path) -> GgufFile:
-        """Map and check a file; raises `ModelRejected` if it is not a sound GGUF file."""
-        try:
-            # Before opening: a pipe would wait for a writer, and a device has no size to check against.
-            if not stat.S_ISREG(path.stat().st_mode):
-                raise ModelRejected(f"{path} is not a regular file; a model must be a .gguf file on disk")
-            with path.open("rb") as stream:
-                mapping = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        except ValueError:
-            raise ModelRejected(f"{path}: at byte 0: the file is empty, not a GGUF file") from None
-        except OSError as error:
-            raise ModelRejected(f"{path} cannot be read: {error.strerror}") from error
-        try:
-            return cls(path, mapping)
-        except ModelRejected:
-            mapping.close()
-            raise
-
-    def tensor_data(self, name: str) -> NDArray[np.uint8]:
-        """Return a tensor's raw bytes as a flat, read-only view into the mapping (no copy)."""
-        info = self.tensors[name]
-        return np.frombuffer(self._mapping, dtype=np.uint8, count=info.size_bytes, offset=info.offset)
-
-    def forget(self, name: str) -> None:
-        """Give the memory of a tensor's pages back; they are read again if they are needed again."""
-        info = self.tensors[name]
-        start = info.offset // mmap.PAGESIZE * mmap.PAGESIZE
-        self._mapping.madvise(mmap.MADV_DONTNEED, start, info.offset + info.size_bytes - start)
+    def extent(self, name: str) -> TensorInfo:
+        """Where a tensor lies."""
+        return self.tensors[name]
 
     def metadata_bytes(self, key: str) -> bytes:
         """Return the encoded value of a metadata pair (type word and value), for digests."""
         start, end = self._spans[key]
         return self._mapping[start:end]
-
-    def close(self) -> None:
-        """Unmap; while a view from `tensor_data` lives, the mapping lives with it."""
-        with suppress(BufferError):
-            self._mapping.close()
-
-    def __enter__(self) -> GgufFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Reader:

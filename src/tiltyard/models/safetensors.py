@@ -12,18 +12,14 @@ from __future__ import annotations
 
 import json
 import mmap
-import stat
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import NoReturn
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tiltyard.errors import ModelRejected
+from tiltyard.models.mapped import MappedFile
 
 MAX_HEADER_BYTES = 100_000_000
 """The format's own limit."""
@@ -48,52 +44,19 @@ class SafetensorsInfo:
     size_bytes: int
 
 
-class SafetensorsFile:
+class SafetensorsFile(MappedFile):
     """An open file; made by `SafetensorsFile.open`, closed by `close`."""
 
+    FORMAT = "safetensors"
+    SUFFIX = ".safetensors"
+
     def __init__(self, path: Path, mapping: mmap.mmap) -> None:
-        self.path = path
-        self.size_bytes = len(mapping)
-        self._mapping = mapping
+        super().__init__(path, mapping)
         self.tensors: Mapping[str, SafetensorsInfo] = MappingProxyType(_Header(path, mapping).read())
 
-    @classmethod
-    def open(cls, path: Path) -> SafetensorsFile:
-        """Map and check a file; raises `ModelRejected` if it is not a sound safetensors file."""
-        try:
-            # Before opening: a pipe would wait for a writer, and a device has no size to check against.
-            if not stat.S_ISREG(path.stat().st_mode):
-                raise ModelRejected(
-                    f"{path} is not a regular file; weights must be .safetensors files on disk"
-                )
-            with path.open("rb") as stream:
-                mapping = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        except ValueError:
-            raise ModelRejected(f"{path}: the file is empty, not a safetensors file") from None
-        except OSError as error:
-            raise ModelRejected(f"{path} cannot be read: {error.strerror}") from error
-        try:
-            return cls(path, mapping)
-        except ModelRejected:
-            mapping.close()
-            raise
-
-    def tensor_data(self, name: str) -> NDArray[np.uint8]:
-        """Return a tensor's raw bytes as a flat, read-only view into the mapping (no copy)."""
-        info = self.tensors[name]
-        return np.frombuffer(self._mapping, dtype=np.uint8, count=info.size_bytes, offset=info.offset)
-
-    def forget(self, name: str) -> None:
-        """Give the memory of a tensor's pages back; they are read again if they are needed again."""
-        info = self.tensors[name]
-        start = info.offset // mmap.PAGESIZE * mmap.PAGESIZE
-        if info.size_bytes:
-            self._mapping.madvise(mmap.MADV_DONTNEED, start, info.offset + info.size_bytes - start)
-
-    def close(self) -> None:
-        """Unmap; while a view from `tensor_data` lives, the mapping lives with it."""
-        with suppress(BufferError):
-            self._mapping.close()
+    def extent(self, name: str) -> SafetensorsInfo:
+        """Where a tensor lies."""
+        return self.tensors[name]
 
 
 class _Header:
