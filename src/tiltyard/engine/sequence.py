@@ -75,7 +75,9 @@ class RunningSequence:
         self.prompt_scores = (
             None
             if request.prompt_logprobs is None
-            else ScoredPrompt(request.prompt, request.prompt_logprobs, block_tokens)
+            else ScoredPrompt(
+                request.prompt, request.prompt_logprobs, block_tokens, start=request.prompt_logprobs_from
+            )
         )
 
     @property

@@ -14,6 +14,8 @@ HEADER_CLASS = "x-tiltyard-class"
 HEADER_QUEUE_DEADLINE = "x-tiltyard-queue-deadline-ms"
 HEADER_DEADLINE = "x-tiltyard-deadline-ms"
 HEADER_SPECULATION = "x-tiltyard-speculation"
+HEADER_GROUP = "x-tiltyard-group"
+MAX_GROUP_CHARACTERS = 64
 MAX_DEADLINE_MS = 7 * 24 * 3600 * 1000
 _CLASS_OF_TIER: Mapping[str, ServiceClass] = {"flex": "batch", "priority": "interactive"}
 """OpenAI's `service_tier`, where it asks for something."""
@@ -22,7 +24,7 @@ _CLASSES: tuple[str, ...] = get_args(ServiceClass)
 
 @dataclass(frozen=True, slots=True)
 class ServiceTerms:
-    """Class, deadlines and speculation of one request; milliseconds count from its arrival.
+    """Class, deadlines, speculation and group of one request; milliseconds count from its arrival.
 
     >>> ServiceTerms.read({"x-tiltyard-class": "batch", "x-tiltyard-deadline-ms": "60000"}).deadline_ms
     60000
@@ -35,6 +37,8 @@ class ServiceTerms:
     """By then the answer must have ended."""
     speculate: bool = True
     """Whether tokens may be guessed ahead, where the worker does so."""
+    group: str = ""
+    """Requests of one tenant with the same name here go on from a common prefix; empty: of none."""
 
     @classmethod
     def read(cls, headers: Mapping[str, str], tier: str | None = None) -> ServiceTerms:
@@ -57,11 +61,19 @@ class ServiceTerms:
                 f"{HEADER_SPECULATION} is {speculation[:40]!r}; it must be on or off",
                 param=HEADER_SPECULATION,
             )
+        group = headers.get(HEADER_GROUP, "")
+        if len(group) > MAX_GROUP_CHARACTERS or not all("!" <= c <= "~" for c in group):
+            raise InvalidRequest(
+                f"{HEADER_GROUP} is {group[:40]!r}; it must be up to {MAX_GROUP_CHARACTERS} printable ASCII "
+                "characters without spaces",
+                param=HEADER_GROUP,
+            )
         return cls(
             cast(ServiceClass, name),
             _milliseconds(headers, HEADER_QUEUE_DEADLINE),
             _milliseconds(headers, HEADER_DEADLINE),
             speculation == "on",
+            group,
         )
 
     def headers(self, *, elapsed_ms: float) -> dict[str, str]:
@@ -69,6 +81,8 @@ class ServiceTerms:
         headers: dict[str, str] = {HEADER_CLASS: self.service_class}
         if not self.speculate:
             headers[HEADER_SPECULATION] = "off"
+        if self.group:
+            headers[HEADER_GROUP] = self.group
         for name, limit in (
             (HEADER_QUEUE_DEADLINE, self.queue_deadline_ms),
             (HEADER_DEADLINE, self.deadline_ms),

@@ -1,0 +1,43 @@
+"""Scores each of several answers by its log-likelihood on a server that scores prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import uuid4
+
+from tiltyard.client.asking import Asker
+from tiltyard.client.branches import gathered
+from tiltyard.client.conversation import Conversation
+from tiltyard.client.likelihood import ChoiceScore, NotScored, ScoredTokens, choice_scores, window
+from tiltyard.errors import InvalidRequest
+from tiltyard.identity.canonical import Json
+
+
+async def by_log_likelihood(
+    asker: Asker, conversation: Conversation, choices: Sequence[str]
+) -> tuple[ChoiceScore, ...]:
+    """Every choice's score as the next answer; raises `NotScored` where the server gives none.
+
+    One request a choice and one for the ruler (`likelihood.py`), all at once: what they share, the server computes once.
+    """
+    server = await asker.server()
+    if server.dialect == "openai":
+        raise NotScored("this server gives no log-probabilities of a prompt")
+    fields: dict[str, Json] = {"prompt_logprobs": 0, "max_tokens": 1, "temperature": 0}
+    if server.ours:
+        fields["prompt_logprobs_last"] = window(choices)
+
+    async def scored(text: str) -> ScoredTokens:
+        messages = [*conversation.messages, {"role": "assistant", "content": text}]
+        try:
+            async with asker.answer(messages, fields, group=conversation.group, key=uuid4().hex) as stream:
+                async for _ in stream:
+                    pass
+        except InvalidRequest as error:
+            if (error.param or "").startswith("prompt_logprobs"):
+                raise NotScored(f"this server refuses {error.param} ({error.message})") from error
+            raise
+        return ScoredTokens.read(stream.prompt_logprobs, stream.usage.prompt_tokens if stream.usage else None)
+
+    ruler, *others = await gathered([scored(text) for text in ("", *choices)])
+    return choice_scores(ruler, choices, others)
