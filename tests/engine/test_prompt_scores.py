@@ -136,7 +136,7 @@ def test_answers_that_are_scored_behind_one_prefix_compute_it_once() -> None:
     starts=st.lists(st.integers(0, 160), min_size=5, max_size=5),
 )
 def test_scores_do_not_depend_on_cache_chunks_company_or_preemption(
-    lengths: list[int], forks: list[int], tops: list[int], budget: int, blocks: int, starts: list[int]
+    *, lengths: list[int], forks: list[int], tops: list[int], budget: int, blocks: int, starts: list[int]
 ) -> None:
     engine = toy_engine(blocks=blocks, max_batch_tokens=budget)
     wanted = []

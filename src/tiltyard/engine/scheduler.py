@@ -18,7 +18,7 @@ from tiltyard.engine.backlog import Backlog
 from tiltyard.engine.budget import PrefillBudget
 from tiltyard.engine.fairness import CLASSES, RANK, FairnessConfig, FairShares
 from tiltyard.engine.paging import Paging
-from tiltyard.engine.prefix import Node
+from tiltyard.engine.prefix import Node, common_prefix
 from tiltyard.engine.request import EmbeddedText, EngineCounters, EngineRequest, Expired, RequestClass
 from tiltyard.engine.sequence import RunningSequence
 
@@ -147,7 +147,7 @@ class Scheduler:
                 skip.add(sequence)
             elif self._make_room(sequence, path, plan):
                 self._counters.passed += any(s.arrival < sequence.arrival for s in self.waiting)
-                self.waiting.admitted(sequence, blocked)
+                self.waiting.admitted(sequence, uncached, blocked)
                 self._enter(sequence, path)
                 plan.admitted.append(sequence)
                 for victim in plan.preempted:  # what it left is not for its equals
@@ -252,20 +252,26 @@ class Scheduler:
         return available >= new_blocks + spare
 
     def _being_computed(self, sequence: RunningSequence, cached_blocks: int) -> bool:
-        """Whether a running prefill, no less urgent, will soon have its next block, or all of a short prompt."""
+        """Whether a running prefill, no less urgent, will soon have enough of its next block to copy, or all of it."""
         cached = cached_blocks * self.paging.block_tokens
         end = min(cached + self.paging.block_tokens, len(sequence.tokens) - 1)
         if end - cached < WORTH_WAITING:
             return False
-        start = None
+        before, wanted = None, sequence.tokens[cached:end]
         for leader in self.running:
             if (
                 leader.pending > 1
+                and leader.computed < end
                 and leader.request.namespace == sequence.request.namespace
                 and RANK[leader.request.priority] <= RANK[sequence.request.priority]
             ):
-                start = sequence.tokens[:end] if start is None else start
-                if len(leader.tokens) >= end and leader.tokens[:end] == start and leader.computed < end:
+                before = sequence.tokens[:cached] if before is None else before
+                common = common_prefix(leader.tokens[cached:end], wanted)
+                if (
+                    common >= WORTH_WAITING
+                    and leader.computed < cached + common
+                    and leader.tokens[:cached] == before
+                ):
                     return True
         return False
 
