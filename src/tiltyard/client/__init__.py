@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tiltyard.client.blocking import BlockingProgram, BlockingPrompt, blocking
 from tiltyard.client.branches import Branches
 from tiltyard.client.client import DEFAULT_URL, Answer, AnswerStream, ModelClient, ModelEntry, Usage
 from tiltyard.client.gen import GenStream
@@ -16,6 +17,8 @@ __all__ = [
     "DEFAULT_URL",
     "Answer",
     "AnswerStream",
+    "BlockingProgram",
+    "BlockingPrompt",
     "Branches",
     "Caller",
     "ChoiceScore",
@@ -29,5 +32,6 @@ __all__ = [
     "StepFailed",
     "Tool",
     "Usage",
+    "blocking",
     "tool",
 ]
