@@ -130,13 +130,19 @@ def standing_in(say: Say, **settings: object) -> Iterator[StandIn]:
             Route("/v1/chat/completions", server.chat, methods=["POST"]),
         ]
     )
+    with served(app) as server.url:
+        yield server
+
+
+@contextmanager
+def served(app: object) -> Iterator[str]:
+    """Serve an ASGI app on a socket of its own, in a thread."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    running = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5))
+    running = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5))  # type: ignore[arg-type]
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
-        yield server
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         running.should_exit = True
         thread.join()

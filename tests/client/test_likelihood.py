@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from tiltyard.client.likelihood import ChoiceScore, NotScored, ScoredTokens, choice_scores, window
+from tiltyard.client import likelihood
+from tiltyard.client.likelihood import ChoiceScore, NotScored, ScoredTokens, spelling, window
 
 
 def prompt(ids: list[int], last: int | None = None) -> ScoredTokens:
     """A prompt whose token `t` has log-probability `-t`; only its `last` tokens are known."""
     entries: list[object] = [None, *({str(t): {"logprob": -float(t), "rank": 1}} for t in ids[1:])]
     return ScoredTokens.read(entries[-(last or len(ids)) :], len(ids))  # type: ignore[arg-type]
+
+
+def choice_scores(
+    ruler: ScoredTokens, choices: list[str], scored: list[ScoredTokens]
+) -> tuple[ChoiceScore, ...]:
+    return likelihood.choice_scores(spelling(ruler, choices, scored), choices, scored)
 
 
 HEAD, TAIL = [1, 2, 3, 50], [60, 61, 50]
@@ -77,3 +84,16 @@ def test_another_shape_is_not_guessed_at(value: object) -> None:
 def test_the_window_holds_the_longest_choice_spelled_byte_by_byte() -> None:
     assert window(["é", "abc"]) >= 3
     assert window(["x" * 100]) > 100
+
+
+def test_a_spelling_serves_other_prompts_and_is_checked_in_each() -> None:
+    choices = ["yes", "well, no"]
+    known = spelling(
+        prompt(HEAD + TAIL), choices, [prompt([*HEAD, 7, *TAIL]), prompt([*HEAD, 8, 9, 10, *TAIL])]
+    )
+    assert (known.choices, known.tail) == (((7,), (8, 9, 10)), tuple(TAIL))
+    elsewhere = [prompt([1, 90, 91, 7, *TAIL]), prompt([1, 90, 91, 8, 9, 10, *TAIL])]
+    assert [one.logprob for one in likelihood.choice_scores(known, choices, elsewhere)] == [-7.0, -27.0]
+    for other in ([1, 90, 92, *TAIL], [1, 90, 7, *TAIL[:-1], 3], [7, *TAIL]):
+        with pytest.raises(NotScored, match="'yes' is spelled in other tokens here"):
+            likelihood.choice_scores(known, choices, [prompt(other), elsewhere[1]])

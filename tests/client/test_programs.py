@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import orjson
 import pytest
 from openai.types.chat import ChatCompletionChunk
-from openai_stand_in import StandIn, standing_in
+from openai_stand_in import StandIn, served, standing_in
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from tiltyard.client import Caller, Program, Prompt, Retries, StepFailed, tool
 from tiltyard.errors import InvalidRequest, NotFound, Overloaded, UpstreamFailed
 
+RECORDED = Path(__file__).parent / "recorded"
 AT_ONCE = Retries(most=2, first_wait_s=0.0)
 
 
@@ -437,3 +442,43 @@ async def test_a_server_that_is_not_there_is_named_with_the_step() -> None:
         with pytest.raises(StepFailed, match="step 'x': nothing answers at") as caught:
             await p.prompt().user("x").gen("x")
     assert caught.value.code == "connection_refused"
+
+
+class Recorded:
+    """Replays what llama-cpp-python 0.3.36's server said (SmolLM2-135M-Instruct, temperature 0), byte for byte.
+
+    It has no usage in a stream, knows no `json_schema` (that is a 500), and takes fields that it ignores.
+    """
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, object]] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        if request.url.path == "/v1/models":
+            response = Response((RECORDED / "llama_cpp_server_models.json").read_bytes())
+        else:
+            self.bodies.append(orjson.loads(await request.body()))
+            kind = "form" if "response_format" in self.bodies[-1] else "plain"
+            response = Response(
+                (RECORDED / f"llama_cpp_server_{kind}.sse").read_bytes(), media_type="text/event-stream"
+            )
+        await response(scope, receive, send)
+
+
+async def test_a_llama_cpp_server_is_asked_in_its_own_words() -> None:
+    recorded = Recorded()
+    with served(recorded) as url:
+        async with Program(url, model="bench") as p:
+            s = p.prompt().user("Name a colour.")
+            assert await s.gen("plain", max_tokens=4, temperature=0) == "The colour is a"
+            assert await s.gen("form", choices=["red", "blue"], max_tokens=24, temperature=0) == "red"
+            assert await s.select("select", ["red", "blue"]) == "red"
+    assert s.step("select").how.startswith("generated")
+    assert (p.used.requests, p.used.prompt_tokens) == (3, 0)  # it does not say what it counted
+    form = recorded.bodies[1]["response_format"]
+    assert isinstance(form, dict)
+    assert (form["type"], form["schema"]["properties"]) == (
+        "json_object",
+        {"answer": {"type": "string", "enum": ["red", "blue"]}},
+    )

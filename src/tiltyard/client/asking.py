@@ -9,12 +9,16 @@ from dataclasses import dataclass
 
 from tiltyard.client.client import AnswerStream, ModelClient, Usage
 from tiltyard.client.forms import Dialect
+from tiltyard.client.likelihood import Spelling
 from tiltyard.client.retries import HEADER_IDEMPOTENCY, Retries
 from tiltyard.errors import NotFound, TiltyardError
 from tiltyard.identity.canonical import Json
 from tiltyard.wire.terms import HEADER_GROUP
 
 Message = Mapping[str, Json]
+MAX_SPELLINGS = 256
+DIALECTS: Mapping[str, Dialect] = {"vllm": "vllm", "llamacpp": "llama.cpp", "me": "llama.cpp"}
+"""By `owned_by` of a server's models: vLLM, llama-server, llama-cpp-python's server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +73,11 @@ class Asker:
         self._dialect = dialect
         self._server: Server | None = None
         self._finding_out = asyncio.Lock()
+        self.spellings: dict[tuple[str, ...], Spelling] = {}
+        """Of the choices that were selected from lately, as this model spells them."""
 
     async def server(self) -> Server:
-        """Who answers, asked once: `/v1/models` tells a tiltyard and a vLLM from the rest."""
+        """Who answers, asked once: `/v1/models` tells."""
         async with self._finding_out:
             if self._server is None:
                 self._server = await self._find_out()
@@ -104,6 +110,12 @@ class Asker:
                 self.used.add(stream.usage)
                 await stream.__aexit__(None, None, None)
 
+    def keep_spelling(self, choices: tuple[str, ...], spelling: Spelling) -> None:
+        """Remember how choices are spelled; the oldest are forgotten."""
+        self.spellings[choices] = spelling
+        if len(self.spellings) > MAX_SPELLINGS:
+            del self.spellings[next(iter(self.spellings))]
+
     async def wait_after(self, error: TiltyardError, tries: int) -> None:
         """Wait before another try, or raise the error where there must be none."""
         server = self._server
@@ -119,7 +131,6 @@ class Asker:
         except NotFound:  # a server may have no list
             entries = []
         ours = any(entry.identity is not None for entry in entries)
-        found: Dialect = "openai"
-        if ours or any(entry.owned_by == "vllm" for entry in entries):
-            found = "tiltyard" if ours else "vllm"
+        owner = next((entry.owned_by for entry in entries), "")
+        found: Dialect = "tiltyard" if ours else DIALECTS.get(owner, "openai")
         return Server(self._dialect or found, ours)

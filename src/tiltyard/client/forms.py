@@ -16,10 +16,13 @@ import orjson
 from tiltyard.errors import InvalidRequest, UpstreamFailed
 from tiltyard.identity.canonical import Json
 
-Dialect = Literal["tiltyard", "vllm", "openai"]
-"""How a form is asked for: `structured_outputs` (tiltyard, vLLM), or OpenAI's `response_format` alone."""
+Dialect = Literal["tiltyard", "vllm", "llama.cpp", "openai"]
+"""How a form is asked for: `structured_outputs` (tiltyard, vLLM), or `response_format` with a schema, as OpenAI writes
+it or as llama.cpp's servers do."""
+SCORES: frozenset[Dialect] = frozenset({"tiltyard", "vllm"})
+"""Servers that give log-probabilities of a prompt."""
 WRAPPED = "answer"
-"""The member in which OpenAI's dialect returns a text that is not JSON."""
+"""The member in which a text that is not JSON comes where only JSON can be demanded."""
 
 
 class FormNotHeld(UpstreamFailed):
@@ -56,6 +59,8 @@ class Form:
 
     def fields(self, dialect: Dialect) -> dict[str, Json]:
         """The fields of a chat request that demand this form."""
+        if dialect == "llama.cpp":
+            return {"response_format": {"type": "json_object", "schema": self._json_schema()}}
         if dialect == "openai":
             return {
                 "response_format": {
@@ -75,7 +80,7 @@ class Form:
 
     def wrapped(self, dialect: Dialect) -> bool:
         """Whether the answer comes inside JSON that `read` takes off."""
-        return dialect == "openai" and self.kind != "schema"
+        return dialect in {"openai", "llama.cpp"} and self.kind != "schema"
 
     def read(self, text: str, dialect: Dialect) -> str:
         """The answer of the form; raises `FormNotHeld` if it is not of it."""

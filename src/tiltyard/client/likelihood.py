@@ -2,7 +2,8 @@
 
 Each choice is put where the answer would stand and sent with `prompt_logprobs`; the server scores it as part of the
 prompt. One more request with an empty answer is the ruler: what a choice's prompt has beyond the ruler's beginning
-and end are the choice's own tokens, however the template writes a turn. The scores are those of the model itself,
+and end are the choice's own tokens, however the template writes a turn. Once they are known, the same choices need
+no ruler: their prompts must end in the same tokens. The scores are those of the model itself,
 before temperature and penalties. They do not say how likely it is that the answer ends there: a choice that another
 one begins with is at least as likely as that one, by construction.
 """
@@ -83,19 +84,39 @@ def window(choices: Sequence[str]) -> int:
     return max(len(choice.encode("utf-8", "surrogatepass")) for choice in choices) + TAIL_TOKENS
 
 
-def choice_scores(
-    ruler: ScoredTokens, choices: Sequence[str], scored: Sequence[ScoredTokens]
-) -> tuple[ChoiceScore, ...]:
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """How choices are spelled in tokens as answers, and what the template writes behind them."""
+
+    choices: tuple[tuple[int, ...], ...]
+    tail: tuple[int, ...]
+
+
+def spelling(ruler: ScoredTokens, choices: Sequence[str], scored: Sequence[ScoredTokens]) -> Spelling:
     """Find each choice's own tokens in its prompt; raises `NotScored` where the template hides them."""
     spans = [_own_tokens(ruler, one) for one in scored]
     first = min(start for start, _ in spans)  # choices that merge with what stands before them set the start
-    tail = min(behind for _, behind in spans)
-    found: list[ChoiceScore] = []
+    behind = min(behind for _, behind in spans)
+    found: list[tuple[int, ...]] = []
     for text, one in zip(choices, scored, strict=True):
-        own = one.logprobs[first - one.start : len(one.ids) - tail]
-        values = [value for value in own if value is not None]
-        if not values or len(values) < len(own) or first < one.start:
+        own = one.ids[max(0, first - one.start) : len(one.ids) - behind]
+        if not own or first < one.start or one.logprobs[first - one.start] is None:
             raise NotScored(f"the template leaves no trace of the choice {text[:40]!r} that can be scored")
+        found.append(own)
+    return Spelling(tuple(found), ruler.ids[len(ruler.ids) - behind :])
+
+
+def choice_scores(
+    spelled: Spelling, choices: Sequence[str], scored: Sequence[ScoredTokens]
+) -> tuple[ChoiceScore, ...]:
+    """The scores of choices whose spelling is known; raises `NotScored` where a prompt ends in another one."""
+    found: list[ChoiceScore] = []
+    for text, own, one in zip(choices, spelled.choices, scored, strict=True):
+        end = len(one.ids) - len(spelled.tail)
+        start = end - len(own)
+        values = [value for value in one.logprobs[max(0, start) : end] if value is not None]
+        if one.ids[end:] != spelled.tail or one.ids[max(0, start) : end] != own or len(values) != len(own):
+            raise NotScored(f"the choice {text[:40]!r} is spelled in other tokens here")
         found.append(ChoiceScore(text, math.fsum(values), len(values)))
     return tuple(found)
 

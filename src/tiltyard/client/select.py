@@ -8,7 +8,15 @@ from uuid import uuid4
 from tiltyard.client.asking import Asker
 from tiltyard.client.branches import gathered
 from tiltyard.client.conversation import Conversation
-from tiltyard.client.likelihood import ChoiceScore, NotScored, ScoredTokens, choice_scores, window
+from tiltyard.client.forms import SCORES
+from tiltyard.client.likelihood import (
+    ChoiceScore,
+    NotScored,
+    ScoredTokens,
+    choice_scores,
+    spelling,
+    window,
+)
 from tiltyard.errors import InvalidRequest
 from tiltyard.identity.canonical import Json
 
@@ -18,10 +26,11 @@ async def by_log_likelihood(
 ) -> tuple[ChoiceScore, ...]:
     """Every choice's score as the next answer; raises `NotScored` where the server gives none.
 
-    One request a choice and one for the ruler (`likelihood.py`), all at once: what they share, the server computes once.
+    One request a choice, and one for the ruler (`likelihood.py`) when these choices are new; all at once, since the
+    server computes what they share once.
     """
     server = await asker.server()
-    if server.dialect == "openai":
+    if server.dialect not in SCORES:
         raise NotScored("this server gives no log-probabilities of a prompt")
     fields: dict[str, Json] = {"prompt_logprobs": 0, "max_tokens": 1, "temperature": 0}
     if server.ours:
@@ -39,5 +48,12 @@ async def by_log_likelihood(
             raise
         return ScoredTokens.read(stream.prompt_logprobs, stream.usage.prompt_tokens if stream.usage else None)
 
-    ruler, *others = await gathered([scored(text) for text in ("", *choices)])
-    return choice_scores(ruler, choices, others)
+    if (known := asker.spellings.get(tuple(choices))) is not None:
+        try:
+            return choice_scores(known, choices, await gathered([scored(text) for text in choices]))
+        except NotScored:  # something before the answer changes how it is spelled
+            pass
+    *others, ruler = await gathered([scored(text) for text in (*choices, "")])
+    spelled = spelling(ruler, choices, others)
+    asker.keep_spelling(tuple(choices), spelled)
+    return choice_scores(spelled, choices, others)
