@@ -42,6 +42,8 @@ class StandIn:
     say: Say
     owned_by: str = "openai"
     more_fields: frozenset[str] = frozenset()
+    tiltyard: bool = False
+    """Say in the list of models that it is one of ours."""
     finish_reason: str = "stop"
     failures: list[int] = field(default_factory=list)
     """Status codes that the next requests get."""
@@ -67,7 +69,9 @@ class StandIn:
         self.__dict__.update(fresh.__dict__)
 
     async def models(self, _: Request) -> Response:
-        entry = {"id": "m", "object": "model", "created": 1, "owned_by": self.owned_by}
+        entry: dict[str, object] = {"id": "m", "object": "model", "created": 1, "owned_by": self.owned_by}
+        if self.tiltyard:
+            entry["tiltyard"] = {"behaviour": "sha256:abc", "deployment": "sha256:def"}
         return JSONResponse({"object": "list", "data": [entry]})
 
     async def chat(self, request: Request) -> Response:

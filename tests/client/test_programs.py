@@ -123,8 +123,37 @@ async def test_an_answer_that_is_cut_is_an_error_and_never_joins(server: StandIn
         assert isinstance(caught.value.cause, UpstreamFailed)
         assert caught.value.code == "stream_cut"
         assert len(s.messages) == 1
-        # It may have run, and this server does not promise to run a key only once: it was asked once.
+        # It may have run: it was asked once.
         assert len(server.seen) == 1
+
+
+CUT_TOO = Retries(most=2, first_wait_s=0.0, after_a_cut=True)
+
+
+@pytest.mark.parametrize("failure", ["cut", "500"])
+async def test_with_keys_our_server_is_asked_again_for_what_was_cut(server: StandIn, failure: str) -> None:
+    server.tiltyard = True
+    if failure == "cut":
+        server.cuts = 1
+    else:
+        server.failures = [500]
+    async with program(server, retries=CUT_TOO) as p:
+        s = p.prompt().user("a b c")
+        assert await s.gen("x") == "a b c"
+        await s.gen("y")
+    first, second, third = (one.headers["idempotency-key"] for one in server.seen)
+    assert first == second != third
+    assert server.seen[0].body == server.seen[1].body
+    assert {one.headers["x-tiltyard-resume-ms"] for one in server.seen} == {"2000"}
+    assert p.used.retries == 1
+
+
+async def test_a_server_that_may_not_know_keys_is_not_asked_again(server: StandIn) -> None:
+    server.cuts = 1
+    async with program(server, retries=CUT_TOO) as p:
+        with pytest.raises(StepFailed, match="ended the stream without its last frame"):
+            await p.prompt().user("a b c").gen("x")
+    assert len(server.seen) == 1
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -132,7 +161,7 @@ async def test_a_refusal_is_tried_again_as_the_same_request(server: StandIn, sta
     server.failures = [status, status]
     async with program(server) as p:
         assert await p.prompt().user("hi").gen("x") == "hi"
-    assert len({one.headers["idempotency-key"] for one in server.seen}) == 1
+    assert "idempotency-key" not in server.seen[0].headers  # with one, a cancelled answer would go on
     assert len({orjson.dumps(one.body) for one in server.seen}) == 1
     assert p.used.retries == 2
 

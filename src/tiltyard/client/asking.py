@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tiltyard.client.client import AnswerStream, ModelClient, Usage
 from tiltyard.client.forms import Dialect
 from tiltyard.client.likelihood import Spelling
-from tiltyard.client.retries import HEADER_IDEMPOTENCY, Retries
+from tiltyard.client.retries import Retries
 from tiltyard.errors import NotFound, TiltyardError
 from tiltyard.identity.canonical import Json
 from tiltyard.wire.terms import HEADER_GROUP
@@ -85,13 +85,14 @@ class Asker:
 
     @asynccontextmanager
     async def answer(
-        self, messages: Sequence[Message], fields: Mapping[str, Json], *, group: str, key: str
+        self, messages: Sequence[Message], fields: Mapping[str, Json], *, group: str, key: str | None = None
     ) -> AsyncIterator[AnswerStream]:
         """The answer to a request, once its head is there; tried again until then, where that is safe.
 
-        `key` names the request: the same key is the same request, however often it is sent.
+        `key` names the request, so that it can be tried again when its answer was cut: the same key is the same
+        request, however often it is sent.
         """
-        headers = {**self._headers, HEADER_GROUP: group, HEADER_IDEMPOTENCY: key}
+        headers = {**self._headers, HEADER_GROUP: group, **self.retries.headers(key)}
         if self._user is not None:
             fields = {"user": self._user, **fields}
         async with self._places:
@@ -102,7 +103,7 @@ class Asker:
                     await stream.__aenter__()
                     break
                 except TiltyardError as error:
-                    await self.wait_after(error, tries)
+                    await self.wait_after(error, tries, keyed=key is not None)
                     tries += 1
             try:
                 yield stream
@@ -116,10 +117,10 @@ class Asker:
         if len(self.spellings) > MAX_SPELLINGS:
             del self.spellings[next(iter(self.spellings))]
 
-    async def wait_after(self, error: TiltyardError, tries: int) -> None:
+    async def wait_after(self, error: TiltyardError, tries: int, *, keyed: bool) -> None:
         """Wait before another try, or raise the error where there must be none."""
-        server = self._server
-        wait_s = self.retries.wait_s(error, tries, keyed=server is not None and server.ours)
+        once = keyed and self.retries.after_a_cut and (await self.server()).ours
+        wait_s = self.retries.wait_s(error, tries, once=once)
         if wait_s is None:
             raise error
         self.used.retries += 1

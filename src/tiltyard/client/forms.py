@@ -103,7 +103,7 @@ class Form:
             return dict(self.schema)
         inner: dict[str, Json] = {"type": "string"}
         if self.kind == "regex":
-            inner["pattern"] = f"^(?:{self.regex})$"
+            inner["pattern"] = f"^({self.regex})$"  # a plain group: llama.cpp reads no other
         else:
             inner["enum"] = list(self.choices)
         return {

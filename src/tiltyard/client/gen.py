@@ -98,7 +98,7 @@ class GenStream:
                 if not entered:  # that was tried again already
                     raise
                 with self._conversation.naming(self._step.name):
-                    await self._asker.wait_after(failed.cause, tries)
+                    await self._asker.wait_after(failed.cause, tries, keyed=True)
                 tries += 1
 
     def _end(self, stream: AnswerStream, raw: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from uuid import uuid4
 
 from tiltyard.client.asking import Asker
 from tiltyard.client.branches import gathered
@@ -39,7 +38,7 @@ async def by_log_likelihood(
     async def scored(text: str) -> ScoredTokens:
         messages = [*conversation.messages, {"role": "assistant", "content": text}]
         try:
-            async with asker.answer(messages, fields, group=conversation.group, key=uuid4().hex) as stream:
+            async with asker.answer(messages, fields, group=conversation.group) as stream:
                 async for _ in stream:
                     pass
         except InvalidRequest as error:
