@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
+import runpy
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from real_house import House, real_house
 from tiltyard.client import Program
 from tiltyard.wire.worker import WorkerStatus
 
+ROOT = Path(__file__).parents[2]
 CHOICES = ["yes", "no", "It depends on the weather"]
 
 
@@ -195,3 +199,37 @@ def test_scores_of_the_prompts_end_are_those_of_the_whole(house: House) -> None:
     del body["prompt_logprobs"]
     refused = httpx2.post(house.url + "/v1/chat/completions", json={**body, "prompt_logprobs_last": 3})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "prompt_logprobs_last")
+
+
+PAGE = (ROOT / "docs" / "programs.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_what_the_page_shows_runs(house: House, number: int) -> None:
+    code = BLOCKS[number].replace("http://127.0.0.1:8000", house.url)
+    names: dict[str, object] = {"__name__": "page"}
+    exec(compile(code, "docs/programs.md", "exec", dont_inherit=True), names)
+    if "buy" in names:
+        for shadow in (True, False):
+            asyncio.run(names["buy"](house.url, "any", shadow))  # type: ignore[operator]
+
+
+EXAMPLES = [
+    (["tree_of_thought.py", "--depth", "2", "--breadth", "2"], "score "),
+    (["extract.py"], '"year": "1987"'),
+]
+
+
+@pytest.mark.parametrize(("command", "shows"), EXAMPLES)
+def test_the_examples_run_as_documented(
+    house: House,
+    command: list[str],
+    shows: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert f"examples/{command[0]}" in PAGE
+    monkeypatch.setattr(sys, "argv", [*command, "--url", house.url])
+    runpy.run_path(str(ROOT / "examples" / command[0]), run_name="__main__")
+    assert shows in capsys.readouterr().out
