@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from tiltyard.client import ModelClient
+from tiltyard.client.failures import error_from_response
 from tiltyard.errors import (
     Conflict,
     ContentMissing,
@@ -264,3 +265,22 @@ async def test_a_list_of_models_that_is_none_is_named(server: Server) -> None:
         with pytest.raises(UpstreamFailed, match="did not answer with a list of models") as caught:
             await client.models()
     assert caught.value.code == "answer_unreadable"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        # SGLang 0.5's shape: the inner object without the outer one.
+        (
+            {"object": "error", "message": "too long", "type": "BadRequest", "param": None, "code": 400},
+            "too long",
+        ),
+        ({"detail": "Not Found"}, "Not Found"),  # FastAPI's
+        ({"error": "plain words"}, "plain words"),
+        ({}, "HTTP 400 without a word"),
+    ],
+)
+def test_errors_of_other_shapes_keep_their_words(body: dict[str, object], message: str) -> None:
+    error = error_from_response(400, {}, orjson.dumps(body))
+    assert isinstance(error, InvalidRequest)
+    assert error.message == message

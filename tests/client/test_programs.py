@@ -511,3 +511,28 @@ async def test_a_llama_cpp_server_is_asked_in_its_own_words() -> None:
         "json_object",
         {"answer": {"type": "string", "enum": ["red", "blue"]}},
     )
+
+
+async def test_a_join_gathers_what_each_branch_did_itself(server: StandIn) -> None:
+    async with program(server, tools=[look_up]) as p:
+        s = p.prompt()
+        await s.call("city", look_up, "Rome")
+        branches = s.fork(2)
+        await branches[1].call("city", look_up, "Rome")  # the same again: a step of its own
+        assert s.join(branches).texts("city") == ("Rome for None, shadow False",)
+
+
+async def test_where_the_dialect_is_given_a_server_need_not_list_its_models() -> None:
+    async def forbidden(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/v1/models":
+            await Response(b"{}", 403)(scope, receive, send)
+        else:
+            body = (RECORDED / "llama_cpp_server_form.sse").read_bytes()
+            await Response(body, media_type="text/event-stream")(scope, receive, send)
+
+    with served(forbidden) as url:
+        async with Program(url) as p:
+            with pytest.raises(StepFailed, match="HTTP 403 without a word"):
+                await p.prompt().user("x").gen("x", choices=["red", "blue"])
+        async with Program(url, dialect="openai") as p:
+            assert await p.prompt().user("x").gen("x", choices=["red", "blue"]) == "blue"

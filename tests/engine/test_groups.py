@@ -22,17 +22,35 @@ def branch(
 
 
 @pytest.mark.parametrize("shared", [16, 31, 32, 50, 63, 100, 500])
-@pytest.mark.parametrize("budget", [40, 512])
-def test_eight_branches_that_arrive_in_one_step_compute_their_prefix_once(shared: int, budget: int) -> None:
-    """llama.cpp computes a prefix once a slot; vLLM shares at once. Here who comes second waits, or copies."""
+@pytest.mark.parametrize(("budget", "max_tokens"), [(40, 4), (512, 4), (512, 1)])
+def test_eight_branches_that_arrive_in_one_step_compute_their_prefix_once(
+    shared: int, budget: int, max_tokens: int
+) -> None:
+    """llama.cpp computes a prefix once a slot; vLLM shares at once. Here who comes second waits, or copies.
+
+    Also where the first one's answer has ended by then: it lingers for the step in which it is copied from.
+    """
     engine = toy_engine(blocks=256, max_batch_tokens=budget)
-    branches = [branch(f"b{i}", shared, 10, i) for i in range(8)]
+    branches = [branch(f"b{i}", shared, 10, i, max_tokens=max_tokens) for i in range(8)]
     for one in branches:
         engine.submit(one)
     answers = run(engine)
+    assert engine.blocks_used == 0
     assert engine.counters.prompt_tokens == shared + 8 * 10
     assert engine.counters.prefix_hit_tokens == 7 * shared
     assert answers == {one.request_id: solo(one) for one in branches}
+
+
+def test_whoever_lingers_is_let_go_when_nobody_comes_for_it() -> None:
+    engine = toy_engine(blocks=256, max_batch_tokens=512)
+    engine.submit(branch("first", 50, 10, 0, max_tokens=1))
+    engine.submit(branch("second", 50, 10, 1, max_tokens=1))
+    assert [token.finish for token in engine.step().emitted] == ["length"]
+    engine.check_integrity()
+    assert (engine.running, engine.waiting) == (0, 1)
+    assert engine.cancel("second")
+    engine.check_integrity()
+    assert (engine.blocks_used, engine.has_work) == (0, False)
 
 
 def test_for_fewer_tokens_than_are_worth_it_nobody_waits() -> None:

@@ -97,18 +97,21 @@ def test_the_end_of_a_prompt_is_scored_behind_a_prefix_that_nobody_has_scored() 
         engine.step()
     whole = cold(scored("whole", range(220)))
     found = ask(engine, replace(scored("end", range(220)), prompt_logprobs_from=205))
-    assert same(PromptScores(*(x[192:] for x in found)), PromptScores(*(x[192:] for x in whole)))
-    # The prefix has 6 full blocks; position 191 runs again, since it says how likely token 192 is.
-    assert engine.counters.prefix_hit_tokens == 191
-    assert engine.counters.prompt_tokens == 200 + 29
+    assert same(PromptScores(*(x[205:] for x in found)), PromptScores(*(x[205:] for x in whole)))
+    assert engine.counters.prefix_hit_tokens == 192  # 6 full blocks, none of them scored
+    assert engine.counters.prompt_tokens == 200 + 28
 
 
-def test_answers_that_are_scored_behind_one_prefix_compute_it_once() -> None:
+@pytest.mark.parametrize("max_tokens", [1, 2])
+def test_answers_that_are_scored_behind_one_prefix_compute_it_once(max_tokens: int) -> None:
     """Eight choices of a select, sent at once: who is first computes what they share."""
     engine = toy_engine(blocks=128, max_batch_tokens=512)
     prefix = list(range(100))
     choices = [[*prefix, *range(i, i + 20)] for i in range(0, 40, 5)]
-    wanted = [replace(scored(f"c{i}", one), prompt_logprobs_from=90) for i, one in enumerate(choices)]
+    wanted = [
+        replace(scored(f"c{i}", one, max_tokens=max_tokens), prompt_logprobs_from=100)
+        for i, one in enumerate(choices)
+    ]
     for one in wanted:
         engine.submit(one)
     found = {}
@@ -120,10 +123,10 @@ def test_answers_that_are_scored_behind_one_prefix_compute_it_once() -> None:
     for one in wanted:
         whole = cold(replace(one, prompt_logprobs_from=0))
         assert same(
-            PromptScores(*(x[64:] for x in found[one.request_id])), PromptScores(*(x[64:] for x in whole))
+            PromptScores(*(x[100:] for x in found[one.request_id])), PromptScores(*(x[100:] for x in whole))
         )
-    # The first runs its 120 tokens; the others, whose prefix is 3 blocks and 4 tokens, run position 95 and 24 behind.
-    assert engine.counters.prompt_tokens == 120 + 7 * 25
+    # The first runs its 120 tokens; the others their own 20, and position 99 that says how likely the first of them is.
+    assert engine.counters.prompt_tokens == 120 + 7 * 21
 
 
 @settings(max_examples=40, deadline=None)

@@ -129,8 +129,10 @@ class Asker:
     async def _find_out(self) -> Server:
         try:
             entries = await self._client.models()
-        except NotFound:  # a server may have no list
-            entries = []
+        except TiltyardError as error:
+            if self._dialect is None and not isinstance(error, NotFound):
+                raise
+            entries = []  # a server may have no list; what is wrong with it otherwise, the step itself will say
         ours = any(entry.identity is not None for entry in entries)
         owner = next((entry.owned_by for entry in entries), "")
         found: Dialect = "tiltyard" if ours else DIALECTS.get(owner, "openai")

@@ -19,8 +19,8 @@ from tiltyard.identity.canonical import Json
 
 Normalize = Literal["sum", "mean"]
 """`sum`: log-probability of the whole choice. `mean`: a token's on average, so that long choices have a chance."""
-TAIL_TOKENS = 48
-"""What a template writes behind an answer has fewer tokens than this."""
+TAIL_TOKENS = 16
+"""What templates write behind an answer has fewer tokens than this; where it has not, whole prompts are scored."""
 
 
 class NotScored(Exception):
@@ -90,6 +90,11 @@ class Spelling:
 
     choices: tuple[tuple[int, ...], ...]
     tail: tuple[int, ...]
+
+    @property
+    def window(self) -> int:
+        """How many of the last tokens of each prompt have to be scored."""
+        return max(map(len, self.choices)) + len(self.tail)
 
 
 def spelling(ruler: ScoredTokens, choices: Sequence[str], scored: Sequence[ScoredTokens]) -> Spelling:

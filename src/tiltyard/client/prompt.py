@@ -209,8 +209,9 @@ class Prompt:
     def join(self, branches: Iterable[Prompt]) -> Self:
         """Gather what branches have answered since they left this prompt: `texts(name)` has it, in their order."""
         gathered: dict[str, list[str]] = {}
+        before = {id(step) for step in self._conversation.steps}
         for branch in branches:
-            own = {step.name: step.text for step in branch.steps if step not in self._conversation.steps}
+            own = {step.name: step.text for step in branch.steps if id(step) not in before}
             for name, text in own.items():
                 gathered.setdefault(name, []).append(text)
         self._conversation.joined |= {name: tuple(texts) for name, texts in gathered.items()}

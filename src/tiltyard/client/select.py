@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tiltyard.client.asking import Asker
 from tiltyard.client.branches import gathered
@@ -31,28 +31,41 @@ async def by_log_likelihood(
     server = await asker.server()
     if server.dialect not in SCORES:
         raise NotScored("this server gives no log-probabilities of a prompt")
-    fields: dict[str, Json] = {"prompt_logprobs": 0, "max_tokens": 1, "temperature": 0}
-    if server.ours:
-        fields["prompt_logprobs_last"] = window(choices)
 
-    async def scored(text: str) -> ScoredTokens:
-        messages = [*conversation.messages, {"role": "assistant", "content": text}]
-        try:
-            async with asker.answer(messages, fields, group=conversation.group) as stream:
-                async for _ in stream:
-                    pass
-        except InvalidRequest as error:
-            if (error.param or "").startswith("prompt_logprobs"):
-                raise NotScored(f"this server refuses {error.param} ({error.message})") from error
-            raise
-        return ScoredTokens.read(stream.prompt_logprobs, stream.usage.prompt_tokens if stream.usage else None)
+    async def scored(texts: Sequence[str], last: int | None) -> list[ScoredTokens]:
+        fields: dict[str, Json] = {"prompt_logprobs": 0, "max_tokens": 1, "temperature": 0}
+        if server.ours and last is not None:
+            fields["prompt_logprobs_last"] = last
+        return await gathered([_scored(asker, conversation, text, fields) for text in texts])
 
-    if (known := asker.spellings.get(tuple(choices))) is not None:
+    key = tuple(choices)
+    if (known := asker.spellings.get(key)) is not None:
         try:
-            return choice_scores(known, choices, await gathered([scored(text) for text in choices]))
-        except NotScored:  # something before the answer changes how it is spelled
+            return choice_scores(known, choices, await scored(choices, known.window))
+        except NotScored:  # what stands before changes how they are spelled: find out anew
             pass
-    *others, ruler = await gathered([scored(text) for text in (*choices, "")])
-    spelled = spelling(ruler, choices, others)
-    asker.keep_spelling(tuple(choices), spelled)
+    *others, ruler = await scored([*choices, ""], window(choices))
+    try:
+        spelled = spelling(ruler, choices, others)
+    except NotScored:
+        if not server.ours:
+            raise
+        *others, ruler = await scored([*choices, ""], None)
+        spelled = spelling(ruler, choices, others)
+    asker.keep_spelling(key, spelled)
     return choice_scores(spelled, choices, others)
+
+
+async def _scored(
+    asker: Asker, conversation: Conversation, text: str, fields: Mapping[str, Json]
+) -> ScoredTokens:
+    messages = [*conversation.messages, {"role": "assistant", "content": text}]
+    try:
+        async with asker.answer(messages, fields, group=conversation.group) as stream:
+            async for _ in stream:
+                pass
+    except InvalidRequest as error:
+        if (error.param or "").startswith("prompt_logprobs"):
+            raise NotScored(f"this server refuses {error.param} ({error.message})") from error
+        raise
+    return ScoredTokens.read(stream.prompt_logprobs, stream.usage.prompt_tokens if stream.usage else None)

@@ -6,8 +6,8 @@ therefore the same bits for everybody who walks it. The score of a block's first
 before it: a prompt whose scores are known up to some block runs again from one block earlier, and the block in
 between gives both its own scores (equal bits) and the first one of the next.
 
-Who wants the scores of the prompt's end alone gets them from the border of a block on, so that blocks are scored whole;
-what lies before comes from the cache whether it was scored or not.
+Who wants the scores of the prompt's end alone gets them from there on; what lies before comes from the cache, whether
+it was scored or not.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ class ScoredPrompt:
         self._tokens = np.array(prompt, np.int32)
         self._top = top
         self._size = block_tokens
-        # Whole blocks; the first token of all follows nothing: it has no score.
-        self.first = min(start, count) // block_tokens * block_tokens
-        self.known = max(1, self.first)
+        self.first = min(start, count)
+        self.known = max(1, self.first)  # the first token of all follows nothing: it has no score
         self.scores = PromptScores(
             np.zeros(count, np.float32),
             np.zeros(count, np.int32),
