@@ -75,6 +75,8 @@ class Asker:
         self._finding_out = asyncio.Lock()
         self.spellings: dict[tuple[str, ...], Spelling] = {}
         """Of the choices that were selected from lately, as this model spells them."""
+        self.spelling = asyncio.Lock()
+        """Held while a spelling is being found out."""
 
     async def server(self) -> Server:
         """Who answers, asked once: `/v1/models` tells."""

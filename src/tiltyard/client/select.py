@@ -12,6 +12,7 @@ from tiltyard.client.likelihood import (
     ChoiceScore,
     NotScored,
     ScoredTokens,
+    Spelling,
     choice_scores,
     spelling,
     window,
@@ -38,22 +39,27 @@ async def by_log_likelihood(
             fields["prompt_logprobs_last"] = last
         return await gathered([_scored(asker, conversation, text, fields) for text in texts])
 
-    key = tuple(choices)
-    if (known := asker.spellings.get(key)) is not None:
+    async def spelled() -> tuple[Spelling, list[ScoredTokens]]:
+        *others, ruler = await scored([*choices, ""], window(choices))
         try:
-            return choice_scores(known, choices, await scored(choices, known.window))
-        except NotScored:  # what stands before changes how they are spelled: find out anew
-            pass
-    *others, ruler = await scored([*choices, ""], window(choices))
-    try:
-        spelled = spelling(ruler, choices, others)
-    except NotScored:
-        if not server.ours:
-            raise
+            return spelling(ruler, choices, others), others
+        except NotScored:
+            if not server.ours:
+                raise
         *others, ruler = await scored([*choices, ""], None)
-        spelled = spelling(ruler, choices, others)
-    asker.keep_spelling(key, spelled)
-    return choice_scores(spelled, choices, others)
+        return spelling(ruler, choices, others), others
+
+    if (known := asker.spellings.get(tuple(choices))) is None:
+        async with asker.spelling:  # branches that select alike: the first finds out for all
+            if (known := asker.spellings.get(tuple(choices))) is None:
+                known, others = await spelled()
+                asker.keep_spelling(tuple(choices), known)
+                return choice_scores(known, choices, others)
+    try:
+        return choice_scores(known, choices, await scored(choices, known.window))
+    except NotScored:  # what stands before the answer changes how it is spelled
+        known, others = await spelled()
+        return choice_scores(known, choices, others)
 
 
 async def _scored(
