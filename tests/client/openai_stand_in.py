@@ -42,6 +42,8 @@ class StandIn:
     say: Say
     owned_by: str = "openai"
     more_fields: frozenset[str] = frozenset()
+    tokens: Callable[[list[dict[str, str]]], list[int]] | None = None
+    """The prompt's tokens, for a server that scores prompts: token `t` has log-probability `-t`."""
     tiltyard: bool = False
     """Say in the list of models that it is one of ours."""
     finish_reason: str = "stop"
@@ -65,7 +67,7 @@ class StandIn:
 
     def reset(self) -> None:
         """As new, at the same address."""
-        fresh = StandIn(self.say, self.owned_by, self.more_fields, url=self.url)
+        fresh = StandIn(self.say, self.owned_by, self.more_fields, self.tokens, url=self.url)
         self.__dict__.update(fresh.__dict__)
 
     async def models(self, _: Request) -> Response:
@@ -99,6 +101,9 @@ class StandIn:
             if self.open >= self.together:
                 self.met.set()
             await self.met.wait()
+            if "prompt_logprobs" in body:
+                yield self.scored(body)
+                return
             words = self.say(body)
             for at, word in enumerate(words.split(" ")):
                 yield self.chunk({"content": word if at == 0 else " " + word}, None)
@@ -114,6 +119,19 @@ class StandIn:
         finally:
             self.open -= 1
             self.closed.release()
+
+    def scored(self, body: dict[str, object]) -> bytes:
+        assert self.tokens is not None
+        ids = self.tokens(body["messages"])  # type: ignore[arg-type]
+        shown: list[object] = [None]
+        for token in ids[1:]:
+            text = chr(token) if token < 128 else f"<{token}>"
+            shown.append({str(token): {"logprob": -float(token), "rank": 1, "decoded_token": text}})
+        last = int(body.get("prompt_logprobs_last", len(ids)))  # type: ignore[call-overload]
+        usage = {"prompt_tokens": len(ids), "completion_tokens": 1, "total_tokens": len(ids) + 1}
+        choice = {"index": 0, "delta": {"content": "x"}, "finish_reason": "length"}
+        chunk = {**self.head, "choices": [choice], "prompt_logprobs": shown[-last:], "usage": usage}
+        return b"data: %s\n\ndata: [DONE]\n\n" % orjson.dumps(chunk)
 
     @property
     def head(self) -> dict[str, object]:

@@ -19,6 +19,7 @@ from tiltyard.identity.canonical import Json
 
 Normalize = Literal["sum", "mean"]
 """`sum`: log-probability of the whole choice. `mean`: a token's on average, so that long choices have a chance."""
+UNREADABLE = "\ufffd"
 TAIL_TOKENS = 16
 """What templates write behind an answer has fewer tokens than this; where it has not, whole prompts are scored."""
 
@@ -48,6 +49,8 @@ class ScoredTokens:
     ids: tuple[int, ...]
     logprobs: tuple[float | None, ...]
     """`None` for a prompt's first token, which follows nothing."""
+    texts: tuple[str, ...]
+    """What each token says, where the server tells."""
 
     @property
     def start(self) -> int:
@@ -61,22 +64,27 @@ class ScoredTokens:
             raise NotScored("the answer has no prompt_logprobs")
         ids: list[int] = []
         scores: list[float | None] = []
+        texts: list[str] = []
         for entry in value:
             if entry is None and not ids:
                 ids.append(-1)
                 scores.append(None)
+                texts.append("")
                 continue
             if not isinstance(entry, Mapping) or not entry:
                 raise NotScored("prompt_logprobs has an unknown shape")
             token, facts = next(iter(entry.items()))
-            logprob = facts.get("logprob") if isinstance(facts, Mapping) else None
-            if not token.isdecimal() or not isinstance(logprob, int | float):
+            if not isinstance(facts, Mapping) or not token.isdecimal():
                 raise NotScored("prompt_logprobs has an unknown shape")
+            logprob, text = facts.get("logprob"), facts.get("decoded_token")
+            if not isinstance(logprob, int | float):
+                raise NotScored("prompt_logprobs has an unknown shape")
+            texts.append(text if isinstance(text, str) else UNREADABLE)
             ids.append(int(token))
             scores.append(float(logprob))
         if total is not None and len(value) > total:
             raise NotScored("prompt_logprobs has more tokens than the prompt")
-        return cls(len(value) if total is None else total, tuple(ids), tuple(scores))
+        return cls(len(value) if total is None else total, tuple(ids), tuple(scores), tuple(texts))
 
 
 def window(choices: Sequence[str]) -> int:
@@ -104,8 +112,10 @@ def spelling(ruler: ScoredTokens, choices: Sequence[str], scored: Sequence[Score
     behind = min(behind for _, behind in spans)
     found: list[tuple[int, ...]] = []
     for text, one in zip(choices, scored, strict=True):
-        own = one.ids[max(0, first - one.start) : len(one.ids) - behind]
-        if not own or first < one.start or one.logprobs[first - one.start] is None:
+        start, end = first - one.start, len(one.ids) - behind
+        own, said = one.ids[max(0, start) : end], "".join(one.texts[max(0, start) : end])
+        told = UNREADABLE in said or _letters(said).endswith(_letters(text))
+        if not own or start < 0 or one.logprobs[start] is None or not told:
             raise NotScored(f"the template leaves no trace of the choice {text[:40]!r} that can be scored")
         found.append(own)
     return Spelling(tuple(found), ruler.ids[len(ruler.ids) - behind :])
@@ -124,6 +134,11 @@ def choice_scores(
             raise NotScored(f"the choice {text[:40]!r} is spelled in other tokens here")
         found.append(ChoiceScore(text, math.fsum(values), len(values)))
     return tuple(found)
+
+
+def _letters(text: str) -> str:
+    """A text without what tokenizers write in different ways: spaces."""
+    return "".join(text.split()).replace("▁", "").replace("Ġ", "")
 
 
 def _own_tokens(ruler: ScoredTokens, one: ScoredTokens) -> tuple[int, int]:
