@@ -101,8 +101,10 @@ Model::Model(const ModelShape& shape, int threads, const std::string& isa)
     const int group = shape.heads / shape.kv_heads;
     work_.scratch.resize(threads);
     for (auto& scratch : work_.scratch) {
-        scratch.attention.resize(std::max((size_t)group * (shape.head_dim + 2) + shape.head_dim,
-                                          (size_t)2 * round_up(shape.experts, 8)));
+        const size_t opened = (size_t)2 * kBlockTokens * shape.head_dim;  // keys and values of a block
+        scratch.attention.resize(
+            std::max(opened + (size_t)kRunRows * group * (2 * (size_t)shape.head_dim + 2),
+                     (size_t)2 * round_up(shape.experts, 8)));
         scratch.outputs.resize(kChunkRows * kUnitColumns);
         scratch.adapted.resize(kChunkRows * kTileRows);
         scratch.unpacked.resize(kUnpackBlocks * kUnpackedBytes);
