@@ -16,6 +16,9 @@ namespace {
 constexpr int kHeadTiles = 8;  // a tile of the head alone is a short piece of work
 // Up to so many rows each thread norms them for itself, which costs less than a phase that all wait for.
 constexpr int kOwnNormRows = 4;
+// Up to so many rows the memory is what a step waits for: nobody waits without reading ahead.
+constexpr int kReadAheadRows = 8;
+constexpr size_t kReadAhead = size_t{128} << 10;
 // From so many rows on, unpacking a tile once is cheaper than at each register block.
 constexpr int kUnpackRows = 16;
 
@@ -44,8 +47,10 @@ class ForwardPass {
             const Layer& layer = m_.layers_[i];
             norm(walker, layer.attention_norm, b_.rows, nullptr, {&layer.query, &layer.key, &layer.value});
             lower(walker, i, {Site::query, Site::key, Site::value}, {});
+            walker.read_ahead(layer.attention_output, layer.attention_output.tiles(), 1);
             qkv(walker, i);
             attend(walker, i);
+            if (!s_.experts) walker.read_ahead(layer.gate, ff_ / kQuantBlock, 2);
             lower(walker, i, {Site::attention_output}, rows_of(w_.attended, attended_));
             add_product(walker, i, Site::attention_output, rows_of(w_.attended, attended_));
             if (s_.experts) {
@@ -54,7 +59,10 @@ class ForwardPass {
             }
             norm(walker, layer.ff_norm, b_.rows, nullptr, {&layer.gate, &layer.up});
             lower(walker, i, {Site::gate, Site::up}, {});
+            walker.read_ahead(layer.down, layer.down.tiles(), 1);
             gate_up(walker, i);
+            if (i + 1 < s_.layers)
+                walker.read_ahead(m_.layers_[i + 1].query, s_.heads, s_.head_dim / kTileRows);
             lower(walker, i, {Site::down}, rows_of(w_.hidden, ff_));
             add_product(walker, i, Site::down, rows_of(w_.hidden, ff_));
         }
@@ -74,6 +82,14 @@ class ForwardPass {
     };
     // One thread's way through the phases.
     struct Walker {
+        // This thread's share of the matrices of a coming phase: `units` pieces of `tiles` tiles of `w`.
+        void read_ahead(const PackedMatrix& w, int units, int tiles) {
+            if (pass.b_.rows > kReadAheadRows) return;
+            const int threads = pass.m_.pool_.size(), first = units * walk.thread / threads,
+                      end = units * (walk.thread + 1) / threads;
+            const size_t bytes = (size_t)(end - first) * tiles * w.tile_bytes();
+            walk.read_ahead(w.tile(std::min(first * tiles, w.tiles() - 1)), std::min(bytes, kReadAhead));
+        }
         Walker(ForwardPass& pass, ThreadPool::Walk& walk)
             : pass(pass),
               walk(walk),
@@ -154,7 +170,8 @@ class ForwardPass {
         }
     }
     // Many tiles of a phase meet the same rows: their outliers are looked up once.
-    const Workspace::ThreadScratch::Outliers& outliers_of(Walker& walker, const Activations& x, int t0, int t1) const {
+    const Workspace::ThreadScratch::Outliers& outliers_of(Walker& walker, const Activations& x, int t0,
+                                                          int t1) const {
         const size_t chunk = t0 / kChunkRows;
         auto& known = walker.own.outliers;
         if (chunk >= known.size()) known.resize(chunk + 1);
@@ -261,8 +278,8 @@ class ForwardPass {
     }
     const int32_t* table(int row) const { return b_.tables + (size_t)b_.sequence[row] * b_.table_width; }
 
-    // A unit is (a run of rows, kv head, split of 256 positions). Whoever finishes the last split in sight of a
-    // run merges them, in order.
+    // A unit is (a run of rows, kv head, split of 256 positions). Whoever finishes the last split in sight of
+    // a run merges them, in order.
     void attend(Walker& walker, int index) {
         const int group = s_.heads / s_.kv_heads, n = s_.head_dim;
         const bool whole_blocks = n % kQuantBlock == 0;
@@ -315,7 +332,8 @@ class ForwardPass {
         const float* q = &w_.query[(size_t)unit.row * query_ + unit.kv_head * group * n];
         if (unit.rows > 1) {
             for (int r = 0; r < unit.rows; r++)
-                std::memcpy(queries + (size_t)r * group * n, q + (size_t)r * query_, group * n * sizeof(float));
+                std::memcpy(queries + (size_t)r * group * n, q + (size_t)r * query_,
+                            group * n * sizeof(float));
             q = queries;
         }
         KvView kv;
@@ -346,22 +364,24 @@ class ForwardPass {
         const bool many = b_.rows > kChunkRows;
         const int tiles = many ? 4 : 1, rows = many ? 2 * kChunkRows : b_.rows,
                   columns = (w.tiles() + tiles - 1) / tiles;
-        walker.each(is_down ? kDown : kAttentionOutput, (b_.rows + rows - 1) / rows * columns, 1, [&](int unit) {
-            const int first = unit % columns * tiles, last = std::min(first + tiles, w.tiles());
-            const int top = unit / columns * rows;
-            chunks(top, std::min(top + rows, b_.rows), [&](int t0, int t1) {
-                for (int tile = first; tile < last; tile++) {
-                    const int width = std::min(kTileRows, dim_ - tile * kTileRows);
-                    float* out = normed ? &w_.projected[(size_t)t0 * dim_ + tile * kTileRows] : walker.buffer;
-                    const int stride = normed ? dim_ : kTileRows;
-                    product(walker, w, tile, x, t0, t1, out, stride);
-                    adapt(walker, index, site, 0, tile, t0, t1, out, stride);
-                    for (int t = t0; !normed && t < t1; t++)
-                        k_.add(&w_.residual[(size_t)t * dim_ + tile * kTileRows],
-                               walker.buffer + (t - t0) * kTileRows, width);
-                }
+        walker.each(
+            is_down ? kDown : kAttentionOutput, (b_.rows + rows - 1) / rows * columns, 1, [&](int unit) {
+                const int first = unit % columns * tiles, last = std::min(first + tiles, w.tiles());
+                const int top = unit / columns * rows;
+                chunks(top, std::min(top + rows, b_.rows), [&](int t0, int t1) {
+                    for (int tile = first; tile < last; tile++) {
+                        const int width = std::min(kTileRows, dim_ - tile * kTileRows);
+                        float* out =
+                            normed ? &w_.projected[(size_t)t0 * dim_ + tile * kTileRows] : walker.buffer;
+                        const int stride = normed ? dim_ : kTileRows;
+                        product(walker, w, tile, x, t0, t1, out, stride);
+                        adapt(walker, index, site, 0, tile, t0, t1, out, stride);
+                        for (int t = t0; !normed && t < t1; t++)
+                            k_.add(&w_.residual[(size_t)t * dim_ + tile * kTileRows],
+                                   walker.buffer + (t - t0) * kTileRows, width);
+                    }
+                });
             });
-        });
         if (!normed) return;
         walker.each(kNorm, b_.rows, 4, [&](int t) {
             float* y = &w_.projected[(size_t)t * dim_];
@@ -423,12 +443,13 @@ class ForwardPass {
             const int width = std::min(kTileRows, s_.vocab - tile * kTileRows);
             float* out = b_.logits + tile * kTileRows;
             if (width == kTileRows) return product(walker, head, tile, x, 0, b_.outputs, out, s_.vocab);
-            chunks(0, b_.outputs, [&](int t0, int t1) {  // the last tile is wider than what is left of the row
-                product(walker, head, tile, x, t0, t1, walker.buffer, kTileRows);
-                for (int t = t0; t < t1; t++)
-                    std::memcpy(out + (size_t)t * s_.vocab, walker.buffer + (t - t0) * kTileRows,
-                                width * sizeof(float));
-            });
+            chunks(0, b_.outputs,
+                   [&](int t0, int t1) {  // the last tile is wider than what is left of the row
+                       product(walker, head, tile, x, t0, t1, walker.buffer, kTileRows);
+                       for (int t = t0; t < t1; t++)
+                           std::memcpy(out + (size_t)t * s_.vocab, walker.buffer + (t - t0) * kTileRows,
+                                       width * sizeof(float));
+                   });
         });
     }
 
@@ -524,8 +545,7 @@ std::vector<Workspace::AttentionUnit> Model::units_in(const Batch& b, int window
             const int rows = end - row, begin = first_split(row),
                       splits = b.positions[row] / kSplitTokens + 1 - begin;
             for (int i = 0; i < splits; i++)
-                units.push_back(
-                    {row, rows, head, window, begin + i, i, splits, splits > 1 ? *partials : -1});
+                units.push_back({row, rows, head, window, begin + i, i, splits, splits > 1 ? *partials : -1});
             if (splits > 1) *partials += splits * rows;
         }
     return units;

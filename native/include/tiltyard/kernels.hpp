@@ -44,7 +44,7 @@ constexpr size_t tile_block_bytes(WeightForm form) {
 constexpr size_t kUnpackedBytes = 640;
 constexpr int kUnpackBlocks = 128;  // longest row (4096 values) whose unpacked tile still fits the L2 cache
 constexpr int kChunkRows = 32;      // token rows that pass a weight unit together: their outputs stay in L1
-constexpr int kRunRows = 16;      // token rows that pass a KV block together
+constexpr int kRunRows = 16;        // token rows that pass a KV block together
 constexpr int kUnitColumns = 256;   // widest weight unit: an attention head
 
 enum class KvPrecision : int { f16 = 0, int8 = 1 };
@@ -106,10 +106,10 @@ struct KvView {
 // Who attends: `rows` tokens at consecutive positions, each with `heads` query heads of one kv head.
 struct AttendTask {
     int rows, heads, head_dim;
-    const float* q;           // [rows][heads][head_dim]
-    float *maximum, *total;   // [rows][heads], written
-    float* out;               // [rows][heads][head_dim], written, not yet divided by total
-    float* scratch;           // [2][32][head_dim]
+    const float* q;          // [rows][heads][head_dim]
+    float *maximum, *total;  // [rows][heads], written
+    float* out;              // [rows][heads][head_dim], written, not yet divided by total
+    float* scratch;          // [2][32][head_dim]
 };
 
 constexpr int kRowBlock = 256;                // logits that the sampler looks at or passes over together

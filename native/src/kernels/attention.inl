@@ -90,7 +90,8 @@ static inline void add_values(const float (*p)[kBlockTokens], Seen seen, const u
         for (int j = 0; j < 2; j++) a[i][j] = w_load(out + i * head_dim + c + j * 16);
     for (int t = seen.first; t < seen.end; t++) {
         if (Source::kBytes < 4) prefetch(ahead + ((size_t)t * head_dim + c) * Source::kBytes);
-        const Wide v[2] = {Source::load(values, t * head_dim + c), Source::load(values, t * head_dim + c + 16)};
+        const Wide v[2] = {Source::load(values, t * head_dim + c),
+                           Source::load(values, t * head_dim + c + 16)};
 #pragma GCC unroll 8
         for (int i = 0; i < N; i++)
 #pragma GCC unroll 2
@@ -135,8 +136,7 @@ static inline void soften(float (*p)[kBlockTokens], const Seen* seen, const uint
     }
 #pragma GCC unroll 8
     for (int i = 0; i < N; i++) {
-        const float highest =
-            f8_hmax(f8_max(w_folded_max(w_load(p[i])), w_folded_max(w_load(p[i] + 16))));
+        const float highest = f8_hmax(f8_max(w_folded_max(w_load(p[i])), w_folded_max(w_load(p[i] + 16))));
         next[i] = highest > maximum[i] ? highest : maximum[i];
     }
 #pragma GCC unroll 8
@@ -216,7 +216,8 @@ template <class Kv, class Source, int N, int kHeadDim>
     for (int i = 0; i < N; i++)
         alone(i, seen[i].first, common.first < seen[i].end ? common.first : seen[i].end);
     add_all_values<Source, N>(p, common, block.values, block.ahead_values, head_dim, out);
-    for (int i = 0; i < N; i++) alone(i, common.end > seen[i].first ? common.end : seen[i].first, seen[i].end);
+    for (int i = 0; i < N; i++)
+        alone(i, common.end > seen[i].first ? common.end : seen[i].first, seen[i].end);
 }
 
 template <class Kv, class Source, int kHeadDim, int N = kMostQueries>
@@ -262,7 +263,8 @@ static void attend_blocks(const AttendTask& a, const KvView& kv) {
                 const int row = (i + j) / a.heads, first = first_of(row) - start, stop = end_of(row) - start;
                 seen[j] = {first > 0 ? first : 0, stop < kBlockTokens ? stop : kBlockTokens};
             }
-            const auto run = opened ? attend_queries<Kv, KvOpened, kHeadDim> : attend_queries<Kv, Kv, kHeadDim>;
+            const auto run =
+                opened ? attend_queries<Kv, KvOpened, kHeadDim> : attend_queries<Kv, Kv, kHeadDim>;
             run(queries, a.q + (size_t)i * n, n, seen, block, a.maximum + i, a.total + i,
                 a.out + (size_t)i * n);
             i += queries;

@@ -3,7 +3,7 @@
 // exp in eight or sixteen lanes, relative error about 2e-7; the input is clamped to [-87, 88].
 // n = round(x / ln 2); r = x - n ln 2 in two steps; a polynomial of degree 7 in r; times 2^n.
 template <class V>
-static inline V exp_of(V x) {
+[[gnu::always_inline]] static inline V exp_of(V x) {
     x = max_of(min_of(x, all_of<V>(88.0f)), all_of<V>(-87.0f));
     const V n = rint_of(product_of(x, all_of<V>(1.44269504088896341f)));
     V r = fma_of(n, all_of<V>(-0.693359375f), x);

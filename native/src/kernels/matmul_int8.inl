@@ -209,7 +209,8 @@ static int list_outliers(const Activations& x, int rows, Outlier* list) {
     for (size_t first = 0; first < x.row_blocks; first += 8)
         for (int row = 0; row < rows; row++) {
             const size_t at = row * x.row_blocks + first;
-            for (int mask = ~f8_equal_mask(f8_load(x.outlier + at), f8_zero()) & 255; mask; mask &= mask - 1) {
+            for (int mask = ~f8_equal_mask(f8_load(x.outlier + at), f8_zero()) & 255; mask;
+                 mask &= mask - 1) {
                 const int b = __builtin_ctz(mask);
                 list[count++] = {x.outlier[at + b], (uint16_t)(first + b), x.outlier_at[at + b],
                                  (uint8_t)row};
