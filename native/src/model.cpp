@@ -1,6 +1,7 @@
 #include "tiltyard/model.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
@@ -427,6 +428,14 @@ void Model::offload_experts(const std::string& directory, size_t memory_bytes) {
 std::vector<uint64_t> Model::expert_uses() {
     std::lock_guard lock(mutex_);
     return experts_.uses();
+}
+
+void Model::for_rows(int rows, const std::function<void(int, int)>& job) {
+    std::lock_guard lock(mutex_);
+    std::atomic<int> next{0};
+    pool_.run([&](int thread) {
+        for (int row; (row = next.fetch_add(1)) < rows;) job(row, thread);
+    });
 }
 
 std::array<double, kOperators> Model::operator_seconds() {

@@ -159,14 +159,18 @@ struct KernelTable {
 
     // sampling, over one row of n logits, n arbitrary
     float (*row_maximum)(const float* x, int n);
-    // of each block of kRowBlock (256) values, the last one shorter
-    void (*row_block_maxima)(const float* x, int n, float* maxima);
-    void (*row_block_masses)(const float* weight, int n,
-                             int64_t* masses);            // sums of floor(weight * kMassOne)
+    // of each block of kRowBlock (256) values, the last one shorter; whether no value is NaN
+    bool (*row_block_maxima)(const float* x, int n, float* maxima);
+    // x[i] = -infinity where bit i % 32 of mask[i / 32] is 0, then as row_block_maxima; a block of which
+    // nothing may stay is left as it is, its maximum is -infinity
+    bool (*row_mask)(float* x, int n, const uint32_t* mask, float* maxima);
+    // writes first + i for each x[i] >= lowest, in order; returns how many
+    int (*row_at_least)(const float* x, int n, float lowest, int first, int32_t* ids);
     int (*row_find)(const float* x, int n, float value);  // first index that equals value, or -1
-    // scaled[i] = (x[i] - maximum) / temperature; weight[i] = exp(scaled[i]), 0 below -87
-    void (*row_weights)(const float* x, int n, float maximum, float temperature, float* scaled,
-                        float* weight);
+    // weight[i] = exp((x[i] - maximum) / temperature), 0 below -87; has room for whole eights
+    void (*row_weights)(const float* x, int n, float maximum, float temperature, float* weight);
+    // sum of floor(weight * kMassOne) over at most kRowBlock values, none of them NaN
+    int64_t (*row_mass)(const float* x, int n, float maximum, float temperature);
     double (*row_exp_total)(const float* x, int n, float maximum);  // sum of exp(x - maximum)
 
     // for measuring; see ceilings.inl

@@ -3,6 +3,7 @@
 #pragma once
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -170,6 +171,9 @@ class Model {
     void allocate_kv(int blocks, KvPrecision precision);
     // Throws std::invalid_argument, without touching anything, when an index is out of range.
     void forward(const Batch& batch);
+    // Calls job(row, thread) for each row, on the threads that run the passes; it must not throw.
+    void for_rows(int rows, const std::function<void(int, int)>& job);
+    const KernelTable& kernels() const { return kernels_; }
 
     void copy_block(int source, int target);
     void read_block(int block, uint8_t* out);

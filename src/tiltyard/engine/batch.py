@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiltyard.engine.blocks import BlockMemory
+from tiltyard.engine.sampler import RowChooser
 from tiltyard.engine.sequence import RunningSequence
 
 Drafts: TypeAlias = Mapping[RunningSequence, Sequence[int]]
 """Guesses at the tokens that follow each sequence's last one; they run as further rows of the same step."""
 
 
-class ForwardModel(BlockMemory, Protocol):
+class ForwardModel(BlockMemory, RowChooser, Protocol):
     """What the engine needs of `kernels.NativeModel`; KV blocks have been allocated."""
 
     def forward(  # noqa: PLR0917 - the native function's own order
