@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -122,6 +123,7 @@ async def serve(spec: WorkerSpec) -> int:
 
 def load(spec: WorkerSpec) -> ModelHost:
     """Load the model, say how far it is, and run one tiny step so that the first request finds warm pages."""
+    gc.disable()  # hundreds of thousands of objects are made, and all of them stay
     shown = -1
 
     def progress(done: int, total: int) -> None:
@@ -161,6 +163,8 @@ def load(spec: WorkerSpec) -> ModelHost:
         progress=progress,
     )
     warm(host)
+    gc.freeze()  # a later collection need not look at them, in the middle of answers
+    gc.enable()
     return host
 
 
