@@ -117,6 +117,7 @@ async def serve(spec: WorkerSpec) -> int:
         if service is not None and not service.dead:
             service.stop()
         retract_ready_file(spec)
+        gc.unfreeze()  # else the interpreter ends without taking the model down
     say(f"{spec.worker}: stopped")
     return EXIT_ENGINE_FAILED if service is not None and service.dead else 0
 
