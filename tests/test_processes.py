@@ -9,7 +9,7 @@ import sys
 import pytest
 
 NOT_HERE = {
-    "tiltyard.worker.__main__": {"altair", "fastapi", "httpx2", "pandas", "polars", "rich", "sqlalchemy"},
+    "tiltyard.worker.process": {"altair", "fastapi", "httpx2", "pandas", "polars", "rich", "sqlalchemy"},
     "tiltyard.cli.serve": {"altair", "jinja2", "llguidance", "numpy", "pandas", "polars", "tokenizers"},
     "tiltyard.cli.up": {"altair", "llguidance", "narwhals", "pandas", "polars", "tokenizers"},
 }
