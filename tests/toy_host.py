@@ -22,9 +22,9 @@ from tiltyard.models.architecture import Architecture
 from tiltyard.models.resolve import ResolvedIdentity
 from tiltyard.models.template import PlainTemplate
 from tiltyard.models.tokenizer import Tokenizer
-from tiltyard.worker.__main__ import QuietServer, address
 from tiltyard.worker.app import WorkerDoors
 from tiltyard.worker.host import ModelHost, ServedIdentity
+from tiltyard.worker.process import QuietServer, address
 from tiltyard.worker.service import WorkerService
 
 END = 256
