@@ -20,6 +20,7 @@ HELPERS = 4
 LIMITS = LLParserLimits(
     # In units of work, not of time: the same grammar fails at the same place on every machine.
     max_lexer_states=50_000,  # 1-2 kB each
+    step_max_items=10_000,  # the parser of an ambiguous grammar takes up to 0.05 ms an item, and others wait for it
     verbose_errors=False,
 )
 
@@ -97,7 +98,7 @@ class GrammarState:
         self._settle()
         if self._matcher.is_error():
             raise InvalidRequest(
-                f"the grammar cannot go on here ({self._matcher.stop_reason()}); simplify it",
+                f"the grammar needs more work here than one token may take; simplify it ({_reason(self._matcher)})",
                 code="grammar_too_complex",
             )
         mask[:] = self._own
@@ -130,6 +131,11 @@ class GrammarState:
         ready, self._ready = self._ready, None
         if ready is not None:
             ready.result()
+
+
+def _reason(matcher: LLMatcher) -> str:
+    """The library's own words, without what it adds for its developers."""
+    return matcher.get_error().split("\n", 1)[0].split("<", 1)[0].strip()[:200]
 
 
 class _Tokens:
