@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiltyard import kernels
+from tiltyard.engine.limits import not_finite
 from tiltyard.engine.masks import TokenMask, mask_words
 from tiltyard.engine.sequence import RunningSequence
 from tiltyard.errors import InvalidRequest, TiltyardError
@@ -54,14 +55,14 @@ def sample(sequences: Sequence[RunningSequence], logits: NDArray[np.float32]) ->
         if _reshapes(sequence) and (end := _reshape(logits[i], sequence)) is not None:
             ends[i] = end
             logits[i] = 0.0  # so that the other rows can be sampled
-    tokens = _draw(sequences, logits, ahead=0)
-    chosen: list[Sampled | DeadEnd] = [
+    tokens, broken = _draw(sequences, logits, ahead=0)
+    chosen = [
         _with_logprobs(tokens[i], raw[i], sequences[i].request.top_logprobs or 0)
         if i in raw
         else Sampled(tokens[i], None, None)
         for i in range(rows)
     ]
-    for i, end in ends.items():
+    for i, end in (dict.fromkeys(broken, DeadEnd(not_finite())) | ends).items():
         chosen[i] = end
     return chosen
 
@@ -72,10 +73,26 @@ def guess_ahead(
     """What a draft model would choose `ahead` tokens behind the last one; masks cut guesses afterwards."""
     for i, sequence in enumerate(sequences):
         _reweigh(logits[i], sequence)
-    return _draw(sequences, logits, ahead)
+    return _draw(sequences, logits, ahead)[0]
 
 
-def _draw(sequences: Sequence[RunningSequence], logits: NDArray[np.float32], ahead: int) -> list[int]:
+def _draw(
+    sequences: Sequence[RunningSequence], logits: NDArray[np.float32], ahead: int
+) -> tuple[list[int], list[int]]:
+    """The tokens, and the rows that had none to give: a model's NaN are one request's misfortune, not everybody's."""
+    try:
+        return _draw_all(sequences, logits, ahead), []
+    except ValueError:
+        rows = logits[: len(sequences)]
+        # Masked tokens are minus infinity; that alone is sound.
+        broken = np.flatnonzero(~(rows < np.inf).all(axis=1) | (rows.max(axis=1) == -np.inf)).tolist()
+        if not broken:
+            raise
+        logits[broken] = 0.0
+        return _draw_all(sequences, logits, ahead), broken
+
+
+def _draw_all(sequences: Sequence[RunningSequence], logits: NDArray[np.float32], ahead: int) -> list[int]:
     rows = len(sequences)
     settings = [s.request.sampling for s in sequences]
     tokens: list[int] = kernels.sample_rows(
@@ -129,12 +146,14 @@ def _mask(row: NDArray[np.float32], sequence: RunningSequence, mask: TokenMask) 
     except TiltyardError as error:
         return DeadEnd(error)
     kernels.apply_mask(row, words)
-    if row.max() > -np.inf:
+    if row.max() != -np.inf:  # NaN is another end
         return None
     return DeadEnd(InvalidRequest(NOTHING_LEFT, code="no_token_left"))
 
 
-def _with_logprobs(token: int, row: NDArray[np.float32], top: int) -> Sampled:
+def _with_logprobs(token: int, row: NDArray[np.float32], top: int) -> Sampled | DeadEnd:
+    if not np.isfinite(row).all():
+        return DeadEnd(not_finite())
     logprobs, _, ids, values = kernels.score_tokens(row[np.newaxis], np.array([token], np.int32), top)
     return Sampled(
         token, float(logprobs[0]), tuple(zip(ids[0].tolist(), values[0].tolist(), strict=True)) if top else ()

@@ -21,6 +21,7 @@ from tiltyard.engine.paging import Paging
 from tiltyard.engine.prefix import Node
 from tiltyard.engine.request import EmbeddedText, EngineCounters, EngineRequest, Expired, RequestClass
 from tiltyard.engine.sequence import RunningSequence
+from tiltyard.errors import TiltyardError
 
 MOST_TRIES = 64
 """Requests that are looked at for admission in one step: a long queue must not make steps long."""
@@ -38,6 +39,8 @@ class Plan:
     texts: list[tuple[RunningSequence, int]] = field(default_factory=list)
     """What of the work ends in a vector: the engine sets it apart."""
     embedded: list[EmbeddedText] = field(default_factory=list)
+    failed: dict[RunningSequence, TiltyardError] = field(default_factory=dict)
+    """Who cannot go on, found before a token was chosen."""
     admitted: list[RunningSequence] = field(default_factory=list)
     preempted: list[RunningSequence] = field(default_factory=list)
     expired: list[Expired] = field(default_factory=list)
