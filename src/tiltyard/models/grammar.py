@@ -15,6 +15,8 @@ from tiltyard.errors import InvalidRequest
 
 SLOW_S = 0.0002
 """A mask that takes longer than handing it to a helper costs."""
+STALLING_S = 0.02
+"""After a mask that took longer than this the answers of others do not wait for the next one."""
 HELPERS = 4
 
 LIMITS = LLParserLimits(
@@ -88,7 +90,7 @@ class GrammarState:
         self._helpers = helpers
         self._own = np.empty(mask_words, np.uint32)
         self._ready: Future[None] | None = None
-        self._slow = False
+        self._took_s = 0.0
         self._complete = False
 
     def fill(self, mask: NDArray[np.uint32]) -> None:
@@ -108,7 +110,7 @@ class GrammarState:
         self._settle()
         self._matcher.consume_token(token)
         self._complete = self._matcher.is_stopped() and self._matcher.is_accepting()
-        if self._slow and not self._complete:
+        if self._took_s > SLOW_S and not self._complete:
             self._ready = self._helpers.submit(self._compute)
 
     def allowed(self, draft: Sequence[int]) -> int:
@@ -118,6 +120,11 @@ class GrammarState:
         return self._matcher.validate_tokens(list(draft))
 
     @property
+    def ready(self) -> bool:
+        """Whether the next mask is made, or was quick to make last time."""
+        return self._took_s <= STALLING_S or self._ready is None or self._ready.done()
+
+    @property
     def complete(self) -> bool:
         """Whether the grammar accepts and nothing may follow."""
         return self._complete
@@ -125,7 +132,7 @@ class GrammarState:
     def _compute(self) -> None:
         began_s = time.perf_counter()
         self._matcher.unsafe_compute_mask_ptr(self._own.ctypes.data, self._own.nbytes)
-        self._slow = time.perf_counter() - began_s > SLOW_S
+        self._took_s = time.perf_counter() - began_s
 
     def _settle(self) -> None:
         ready, self._ready = self._ready, None
