@@ -163,12 +163,10 @@ def kernels(
 
 def show(name: str, reports: list[IsaReport], console: Console) -> None:
     """Print one table for all instruction sets, and one line of ceilings and of sampling for each."""
+    steps = [step for report in reports for step in report.steps]
+    # The last few are those of experts and adapters, which most models have not.
     operators = [
-        op
-        for op in reports[0].steps[0].operators
-        # A column of zeros says that this model has no such operator: no router, no adapters.
-        if op != "embed"
-        and any(f"{step.operators[op] * 1e3:.2f}" != "0.00" for r in reports for step in r.steps)
+        op for op in steps[0].operators if op != "embed" and any(step.operators[op] > 0 for step in steps)
     ]
     several = len(reports) > 1  # one alone is named below the table
     table = Table(title=f"{name}: best step; operators in ms, waits included", title_justify="left")
