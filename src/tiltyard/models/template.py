@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from jinja2 import TemplateError, TemplateSyntaxError
+from jinja2.meta import find_undeclared_variables
 
 from tiltyard.errors import InvalidRequest, ModelRejected
 from tiltyard.identity.canonical import Digest, digest_of
@@ -24,7 +25,10 @@ class ChatTemplate:
         self.source = source
         self.digest: Digest | None = digest_of(source.encode())
         try:
-            self._template = ChatEnvironment().compile_chat(source)
+            environment = ChatEnvironment()
+            self._template = environment.compile_chat(source)
+            self.shows_tools = "tools" in find_undeclared_variables(environment.parse(source))
+            """Whether it reads `tools`."""
         except TemplateSyntaxError as error:
             raise ModelRejected(
                 f"the chat template is wrong at line {error.lineno}: {error.message}"
@@ -75,6 +79,7 @@ class PlainTemplate:
     """What `chat_template = "off"` means: the contents of the turns, joined by blank lines, no markup."""
 
     digest: Digest | None = None
+    shows_tools = False
 
     def render(self, messages: Sequence[Mapping[str, object]]) -> str:
         """Join the contents; raises `InvalidRequest` for content that is no text."""
