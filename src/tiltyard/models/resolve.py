@@ -17,7 +17,7 @@ from tiltyard.models.prompt import encode_messages
 from tiltyard.models.stored import StoredModel, stored_format, tokenizer_digest_of
 from tiltyard.models.template import ChatTemplate, PlainTemplate
 from tiltyard.models.tokenizer import Tokenizer
-from tiltyard.models.tool_formats import BY_NAME, FORMATS, ToolFormat, detect
+from tiltyard.models.tool_formats import BY_NAME, FORMATS, ONE_CALL_ONLY, ToolFormat, detect
 from tiltyard.models.tool_prompt import concerns_tools, messages_with_calls, told_in_words
 from tiltyard.wire.tools import ToolUse
 
@@ -43,6 +43,12 @@ class ResolvedIdentity:
     def forced_tool_format(self) -> ToolFormat:
         """How it is made to write calls that are demanded of it."""
         return self.tool_format or BY_NAME["smollm2"]
+
+    def may_call_at_once(self, tools: ToolUse) -> bool:
+        """Whether one answer may have several calls: some templates refuse a conversation with such a message."""
+        return tools.parallel and not (
+            isinstance(self.template, ChatTemplate) and ONE_CALL_ONLY in self.template.source
+        )
 
     def put_artifacts(self, store: IdentityStore) -> None:
         """Keep the manifest and the bytes of template and system prompt under their digests."""

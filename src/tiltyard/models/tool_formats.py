@@ -87,10 +87,14 @@ _SIGNS: tuple[tuple[ToolFormatName, tuple[str, ...], tuple[str, ...]], ...] = (
     ("nemotron", ("<TOOLCALL>",), ()),
     ("granite", ("<|tool_call|>",), ()),
     ("cohere", ("<|START_ACTION|>", '"tool_name"'), ()),
-    ("tool-calls", ("<tool_calls>", "</tool_calls>"), ("<invoke", "<tool_call>")),
+    ("tool-calls", ("<tool_calls>", "</tool_calls>"), ("<invoke",)),
     ("hermes", ("<tool_call>", "</tool_call>"), ("<function=", "<arg_key>", "<invoke", "<parameter")),
     ("llama3", ('"parameters": ', "ipython"), ("<tool_call>",)),
 )
+
+
+ONE_CALL_ONLY = "only supports single tool-calls"
+"""What Llama 3's templates say when they are shown a message with two calls."""
 
 
 def detect(template: str) -> ToolFormatName | None:

@@ -22,8 +22,10 @@ _SPACING: dict[str, Json] = {
 Literal = Callable[[str], str]
 
 
-def forced_calls(rules: ToolFormat, use: ToolUse, control_tokens: Mapping[str, int]) -> Structure:
-    """The demand that an answer be one call of `use.callable`, or several if they may be parallel.
+def forced_calls(
+    rules: ToolFormat, use: ToolUse, control_tokens: Mapping[str, int], *, single: bool
+) -> Structure:
+    """The demand that an answer be one call of `use.callable`, or several if not `single`.
 
     `control_tokens` are the model's: a mark that is one must come as that token. Raises `InvalidRequest` for
     parameters that are no schema of an object, or too long to compile.
@@ -34,7 +36,7 @@ def forced_calls(rules: ToolFormat, use: ToolUse, control_tokens: Mapping[str, i
     lines.append("call: " + " | ".join(f"call_{index}" for index in range(len(calls))))
     begin, end, between = literal(rules.begin), literal(rules.end), literal(rules.between)
     more = f"{{0,{MAX_FORCED_CALLS - 1}}}"
-    if not use.parallel:
+    if single:
         start = f"{begin} call {end}"
     elif rules.listed:
         start = f"{begin} call ({between} call){more} {end}"

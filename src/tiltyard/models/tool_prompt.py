@@ -42,7 +42,8 @@ def messages_with_calls(messages: Sequence[Mapping[str, object]]) -> list[dict[s
     names: dict[str, str] = {}
     shown: list[dict[str, object]] = []
     for message in messages:
-        turn: dict[str, object] = {"role": message["role"], "content": message.get("content")}
+        # Never null: every template here that renders a call takes "", and a third of them fails on null.
+        turn: dict[str, object] = {"role": message["role"], "content": message.get("content") or ""}
         if calls := calls_of(message):
             names |= {call.id: call.function.name for call in calls}
             turn["tool_calls"] = [call.for_template() for call in calls]

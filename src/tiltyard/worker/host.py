@@ -176,7 +176,13 @@ class ModelHost:
         """What an answer is held to where a call is demanded; raises `InvalidRequest`."""
         if tools is None or not tools.forced:
             return None
-        return forced_calls(identity.resolved.forced_tool_format, tools, self.tokenizer.control_tokens)
+        resolved = identity.resolved
+        return forced_calls(
+            resolved.forced_tool_format,
+            tools,
+            self.tokenizer.control_tokens,
+            single=not resolved.may_call_at_once(tools),
+        )
 
     def bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Each word in tokens, as it stands at the beginning of a text and after a space (as vLLM does).
@@ -378,8 +384,13 @@ def hardware_name() -> str:
 
 
 def _call_rules(identity: ServedIdentity, tools: ToolUse) -> CallRules:
-    rules = identity.resolved.forced_tool_format
-    return CallRules(rules, tools.names, forced=tools.forced, single=not tools.parallel)
+    resolved = identity.resolved
+    return CallRules(
+        resolved.forced_tool_format,
+        tools.names,
+        forced=tools.forced,
+        single=not resolved.may_call_at_once(tools),
+    )
 
 
 def _one_way_of_holding(identities: Mapping[str, IdentityDeclaration]) -> IdentityDeclaration:
