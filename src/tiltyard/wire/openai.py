@@ -142,6 +142,8 @@ class ChatMessage(Strict):
     def _prepare(cls, value: object) -> object:
         if not isinstance(value, dict):
             return value
+        # The openai package sends back what it has parsed itself, beside the text of it.
+        value = {name: member for name, member in value.items() if name != "parsed"}
         role, called = value.get("role"), bool(value.get("tool_calls"))
         if value.get("content") is None and not (role == "assistant" and called):
             if "content" in value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 import orjson
 from pydantic import (
@@ -32,12 +32,17 @@ class _Shape(BaseModel):
         extra="forbid", strict=True, frozen=True, protected_namespaces=(), serialize_by_alias=True
     )
 
+    CLIENTS_OWN: ClassVar[frozenset[str]] = frozenset()
+    """What the openai package puts beside the protocol's members and sends back with them; it says nothing new."""
+
     @model_validator(mode="before")
     @classmethod
-    def _drop_nulls(cls, value: object) -> object:
+    def _drop_what_says_nothing(cls, value: object) -> object:
         if not isinstance(value, dict):
             return value
-        return {name: member for name, member in value.items() if member is not None}
+        return {
+            name: member for name, member in value.items() if member is not None and name not in cls.CLIENTS_OWN
+        }
 
 
 class FunctionDefinition(_Shape):
@@ -132,6 +137,7 @@ def read_choice(value: object) -> object:
 class CalledFunction(_Shape):
     """`function` of a call."""
 
+    CLIENTS_OWN = frozenset({"parsed_arguments"})
     name: str = Field(min_length=1, max_length=256)
     arguments: str
     """JSON as text, as the model wrote it."""
@@ -140,6 +146,7 @@ class CalledFunction(_Shape):
 class ToolCall(_Shape):
     """One call in a message of the assistant."""
 
+    CLIENTS_OWN = frozenset({"index"})
     id: str = Field(min_length=1, max_length=256)
     type: Annotated[Literal["function"], BeforeValidator(_function_only)] = "function"
     function: CalledFunction
@@ -166,7 +173,7 @@ def _object_or_text(arguments: str) -> object:
 class ToolUse(_Shape):
     """The tools of one request and what the model is to do with them; equal values prompt and constrain equally."""
 
-    tools: tuple[Tool, ...] = Field(min_length=1)
+    tools: tuple[Tool, ...] = Field(min_length=1, strict=False)
     choice: Literal["auto", "required", "named"]
     name: str | None = None
     """The function that must be called, if one is named."""
