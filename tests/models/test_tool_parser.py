@@ -121,6 +121,13 @@ def test_what_is_no_call_is_content_to_the_letter(format_name: str, written: str
     assert read(format_name, list(written)) == (written, [], 0)
 
 
+def test_json_without_its_tags_is_no_call() -> None:
+    """llama.cpp #18183: JSON in an answer's text was taken for a call."""
+    written = '```json\n{"name": "add", "arguments": {"a": 1}}\n```'
+    assert read("hermes", list(written)) == (written, [], 0)
+    assert read("hermes", [written[8:-4]]) == (written[8:-4], [], 0)
+
+
 def test_with_single_the_answer_is_over_after_one_call() -> None:
     parser = ToolParser(BY_NAME["smollm2"], NAMES, single=True)
     first = parser.push('<tool_call>[{"name": "add", "arguments": {}}')

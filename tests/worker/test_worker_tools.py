@@ -227,6 +227,19 @@ async def test_tools_and_calls_reach_the_template_as_hugging_face_gives_them() -
         assert bytes(prompt).decode() == said + "~"
 
 
+async def test_a_cut_call_in_the_history_does_not_end_the_conversation() -> None:
+    """llama.cpp #25510, OpenHands #13949: arguments that are no JSON gave HTTP 500 ever after."""
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": '}}
+    messages = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "no JSON"},
+    ]
+    async with toy("Again.") as worker:
+        answer = await ask(worker, chat(messages=messages))
+        assert answer["choices"][0]["message"]["content"] == "Again."
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "says"),
     [

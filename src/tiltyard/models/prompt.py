@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from tiltyard.errors import ContextTooLong, InvalidRequest
 from tiltyard.models.template import ChatTemplate, PlainTemplate
+from tiltyard.models.template_process import Renderer
 from tiltyard.models.tokenizer import Tokenizer
 
 Said: TypeAlias = tuple[Sequence[Mapping[str, object]], Sequence[Mapping[str, object]]]
@@ -25,12 +26,14 @@ def encode_messages(
     *,
     tools: Sequence[Mapping[str, object]] = (),
     most_tokens: int | None = None,
+    renderer: Renderer | None = None,
 ) -> list[int]:
     """Render a conversation and encode it: control tokens come from the template, never from messages or tools.
 
     For messages that do not spell control tokens the ids equal those of encoding the rendered text with
     control tokens on, as Hugging Face does. Raises `InvalidRequest` (`param="messages"`), and `ContextTooLong`
-    before a text is encoded that cannot have as few as `most_tokens`.
+    before a text is encoded that cannot have as few as `most_tokens`. Without `renderer` the template runs in
+    this process.
     """
     if isinstance(template, PlainTemplate):
         text = template.render(messages)
@@ -39,12 +42,15 @@ def encode_messages(
 
     def render(said: Said) -> str:
         conversation, shown = said
-        text = template.render(
-            conversation,
-            bos_token=_spelling(tokenizer.bos_id),
-            eos_token=_spelling(tokenizer.eos_id),
-            variables={"tools": shown or None},
+        bos, eos, variables = (
+            _spelling(tokenizer.bos_id),
+            _spelling(tokenizer.eos_id),
+            {"tools": shown or None},
         )
+        if renderer is None:
+            text = template.render(conversation, bos_token=bos, eos_token=eos, variables=variables)
+        else:
+            text = renderer.render(template, conversation, bos_token=bos, eos_token=eos, variables=variables)
         refuse_too_long(tokenizer, text, most_tokens, "messages")
         return text
 

@@ -16,6 +16,7 @@ from tiltyard.models.architecture import Architecture
 from tiltyard.models.prompt import encode_messages
 from tiltyard.models.stored import StoredModel, stored_format, tokenizer_digest_of
 from tiltyard.models.template import ChatTemplate, PlainTemplate
+from tiltyard.models.template_process import Renderer
 from tiltyard.models.tokenizer import Tokenizer
 from tiltyard.models.tool_formats import BY_NAME, FORMATS, ONE_CALL_ONLY, ToolFormat, detect
 from tiltyard.models.tool_prompt import concerns_tools, messages_with_calls, told_in_words
@@ -106,6 +107,7 @@ def render_prompt(
     *,
     tools: ToolUse | None = None,
     most_tokens: int | None = None,
+    renderer: Renderer | None = None,
 ) -> list[int]:
     """Turn a conversation into token ids: system prompt, tools, template, encoding.
 
@@ -123,7 +125,9 @@ def render_prompt(
             shown = [] if tools is None else [tool.for_template() for tool in tools.tools]
         else:
             messages = told_in_words(messages, tools, resolved.forced_tool_format)
-    return encode_messages(resolved.template, tokenizer, messages, tools=shown, most_tokens=most_tokens)
+    return encode_messages(
+        resolved.template, tokenizer, messages, tools=shown, most_tokens=most_tokens, renderer=renderer
+    )
 
 
 def _tool_format(declaration: IdentityDeclaration, template: ChatTemplate | PlainTemplate) -> str | None:

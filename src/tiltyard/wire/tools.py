@@ -41,7 +41,9 @@ class _Shape(BaseModel):
         if not isinstance(value, dict):
             return value
         return {
-            name: member for name, member in value.items() if member is not None and name not in cls.CLIENTS_OWN
+            name: member
+            for name, member in value.items()
+            if member is not None and name not in cls.CLIENTS_OWN
         }
 
 

@@ -25,6 +25,7 @@ from tiltyard.models.prompt import prompt_ids, refuse_too_long
 from tiltyard.models.resolve import ResolvedIdentity, render_prompt, resolve
 from tiltyard.models.sources import digest_of_model
 from tiltyard.models.stored import open_model, tokenizer_of
+from tiltyard.models.template_process import TemplateProcesses
 from tiltyard.models.tokenizer import Tokenizer
 from tiltyard.models.tool_grammar import forced_calls
 from tiltyard.wire.decoding import Decoding
@@ -131,6 +132,7 @@ class ModelHost:
         self.config = config
         self.engine = Engine(native, config, spill)
         self.grammars = Grammars(tokenizer, config.vocab_size)
+        self.templates = TemplateProcesses()
         self.expert_counters = expert_counters
         """Of a mixture: hits, misses and more; `None` where there are no experts."""
 
@@ -170,7 +172,14 @@ class ModelHost:
                 code="unsupported_parameter",
             )
         most = None if truncated else self.max_context_tokens - 1
-        return render_prompt(identity.resolved, self.tokenizer, messages, tools=tools, most_tokens=most)
+        return render_prompt(
+            identity.resolved,
+            self.tokenizer,
+            messages,
+            tools=tools,
+            most_tokens=most,
+            renderer=self.templates,
+        )
 
     def forced_calls(self, identity: ServedIdentity, tools: ToolUse | None) -> Structure | None:
         """What an answer is held to where a call is demanded; raises `InvalidRequest`."""
