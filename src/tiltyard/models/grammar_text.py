@@ -44,7 +44,7 @@ def grammar_text(structure: Structure) -> str:
     """Write a demand as a grammar; raises `NotExpressible`. What it means is checked when it is compiled."""
     match structure.kind:
         case "json_object" | "json_schema":
-            return _json(structure)
+            return f"start: {json_rule(structure)}{NO_FORCING}"
         case "regex":
             # The library escapes what must be escaped inside /…/.
             made = orjson.loads(LLMatcher.grammar_from_regex(structure.source))
@@ -75,7 +75,8 @@ def explain(structure: Structure, message: str) -> NotExpressible:
     return NotExpressible(first, _path_of_mention(schema, first))
 
 
-def _json(structure: Structure) -> str:
+def json_rule(structure: Structure) -> str:
+    """A JSON demand as the body of a rule; raises `NotExpressible`."""
     schema = orjson.loads(structure.source)
     if isinstance(schema, bool):
         if not schema:
@@ -87,7 +88,7 @@ def _json(structure: Structure) -> str:
         raise NotExpressible("x-guidance may not be set by a request", "$.x-guidance")
     schema["x-guidance"] = {"lenient": False, "whitespace_flexible": structure.any_whitespace}
     try:
-        return f"start: %json {orjson.dumps(schema).decode()}{NO_FORCING}"
+        return f"%json {orjson.dumps(schema).decode()}"
     except TypeError as error:
         raise NotExpressible("the schema is nested too deeply") from error
 

@@ -40,6 +40,11 @@ class Structure:
     """Where in the request it stood: what a refusal names."""
 
     @property
+    def is_json(self) -> bool:
+        """Whether the answer is one JSON value."""
+        return self.kind in ("json_object", "json_schema")
+
+    @property
     def digest(self) -> Digest:
         """Names the demand; where it stood does not count."""
         return digest_of(orjson.dumps([self.kind, self.source, self.any_whitespace]))

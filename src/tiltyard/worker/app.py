@@ -318,7 +318,7 @@ async def _plan(
             "a worker needs a seed; the gateway draws one when the client sends none", param="seed"
         )
     tenant = headers.get(HEADER_TENANT) or "default"
-    structure = host.forced_calls(identity, tools) or body.structure
+    structure = host.form(identity, tools, body.structure)
     grammar = None if structure is None else await host.grammars.compile(structure, tenant)
     return host.plan(
         identity,

@@ -27,7 +27,7 @@ from tiltyard.models.sources import digest_of_model
 from tiltyard.models.stored import open_model, tokenizer_of
 from tiltyard.models.template_process import TemplateProcesses
 from tiltyard.models.tokenizer import Tokenizer
-from tiltyard.models.tool_grammar import forced_calls
+from tiltyard.models.tool_grammar import form_with_calls
 from tiltyard.wire.decoding import Decoding
 from tiltyard.wire.structured import Structure
 from tiltyard.wire.tools import ToolUse
@@ -110,7 +110,7 @@ class AnswerRequest:
     """Whether the answer begins with the prompt, with its scores if there are `top_logprobs`."""
     terms: Terms = DEFAULT_TERMS
     tools: ToolUse | None = None
-    """`decoding.structure` is that of `ModelHost.forced_calls` where a call is demanded."""
+    """`decoding.structure` is that of `ModelHost.form` then."""
 
 
 class ModelHost:
@@ -181,16 +181,19 @@ class ModelHost:
             renderer=self.templates,
         )
 
-    def forced_calls(self, identity: ServedIdentity, tools: ToolUse | None) -> Structure | None:
-        """What an answer is held to where a call is demanded; raises `InvalidRequest`."""
-        if tools is None or not tools.forced:
-            return None
+    def form(
+        self, identity: ServedIdentity, tools: ToolUse | None, answer: Structure | None
+    ) -> Structure | None:
+        """What an answer is held to: the form that was demanded, and that of calls; raises `InvalidRequest`."""
+        if tools is None:
+            return answer
         resolved = identity.resolved
-        return forced_calls(
+        return form_with_calls(
             resolved.forced_tool_format,
             tools,
             self.tokenizer.control_tokens,
             single=not resolved.may_call_at_once(tools),
+            answer=answer,
         )
 
     def bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
@@ -261,7 +264,9 @@ class ModelHost:
             shown_prompt_logprobs=request.prompt_logprobs,
             echo=request.echo,
             adapter=identity.adapter,
-            calls=None if request.tools is None else _call_rules(identity, request.tools),
+            calls=None
+            if request.tools is None
+            else _call_rules(identity, request.tools, held=decoding.structure is not None),
         )
         self.engine.check(plan.engine_requests()[0])
         return plan
@@ -392,12 +397,12 @@ def hardware_name() -> str:
     return f"{platform.machine()} {model}".strip()
 
 
-def _call_rules(identity: ServedIdentity, tools: ToolUse) -> CallRules:
+def _call_rules(identity: ServedIdentity, tools: ToolUse, *, held: bool) -> CallRules:
     resolved = identity.resolved
     return CallRules(
         resolved.forced_tool_format,
         tools.names,
-        forced=tools.forced,
+        held=held,
         single=not resolved.may_call_at_once(tools),
     )
 
