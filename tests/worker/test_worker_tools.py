@@ -295,9 +295,9 @@ async def test_a_cut_call_in_the_history_does_not_end_the_conversation() -> None
             "tools", "must be a schema of type object",
         ),
         (
-            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"uniqueItems": True}}}}}],
-             "tool_choice": "required"},
-            "tools", "uniqueItems",
+            {"tools": [ADD, {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"uniqueItems": True}}}}}],
+             "tool_choice": {"type": "function", "function": {"name": "f"}}},
+            "tools", "tools at tools[1].function.parameters.properties.a.uniqueItems: the keyword",
         ),
         (
             {"messages": [{"role": "tool", "tool_call_id": "c9", "content": "1"}]},

@@ -42,12 +42,15 @@ def form_with_calls(
     if not use.forced and answer is None and not strict:
         return None
     literal = _literals(rules, control_tokens)
-    # Of calls that come by themselves, only what is `strict` is promised.
-    calls = [
-        _call(rules, tool, literal, held=use.forced or bool(tool.function.strict)) for tool in use.callable
-    ]
-    lines = [f"call_{number}: {call}" for number, call in enumerate(calls)]
-    lines.append("call: " + " | ".join(f"call_{number}" for number in range(len(calls))))
+    # Of calls that come by themselves, only what is `strict` is promised. Rules bear the place of a function in
+    # `tools`, by which a refusal names it.
+    calls = {
+        f"call_{number}": _call(rules, tool, literal, held=use.forced or bool(tool.function.strict))
+        for number, tool in enumerate(use.tools)
+        if tool.function.name in use.names
+    }
+    lines = [f"{name}: {call}" for name, call in calls.items()]
+    lines.append("call: " + " | ".join(calls))
     if use.forced:
         start = _calls(rules, literal, lines, rules.begin, single=single)
     elif answer is not None:
@@ -62,7 +65,7 @@ def form_with_calls(
             param="tools",
             code="grammar_too_complex",
         )
-    return Structure("grammar", source, param="tools")
+    return Structure("tools", source, param="tools")
 
 
 def _calls(rules: ToolFormat, literal: Literal, lines: list[str], begin: str, *, single: bool) -> str:

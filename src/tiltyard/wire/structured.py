@@ -20,7 +20,8 @@ from pydantic_core import PydanticCustomError
 from tiltyard.errors import InvalidRequest
 from tiltyard.identity.canonical import Digest, Json, digest_of
 
-StructureKind = Literal["json_object", "json_schema", "regex", "choice", "grammar"]
+StructureKind = Literal["json_object", "json_schema", "regex", "choice", "grammar", "tools"]
+"""`tools` is made of a request's tools (`models/tool_grammar.py`), never sent."""
 
 MAX_SOURCE_BYTES = 128 << 10
 MAX_CHOICES = 4_096
