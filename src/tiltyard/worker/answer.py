@@ -5,9 +5,9 @@ Used by the server and by `LocalModel` alike, so a replay takes the same path as
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from tiltyard.engine.constraint import Grammar
 from tiltyard.engine.request import (
@@ -27,50 +27,10 @@ from tiltyard.wire.answers import FinishReason
 from tiltyard.wire.decoding import Decoding
 from tiltyard.wire.terms import ServiceTerms
 from tiltyard.wire.worker import FinishedAnswer, FinishedChoice
+from tiltyard.worker.spelling import MarksShown, SpelledOut, TokenSpelling
 from tiltyard.worker.text import TextStream
 
 SEED_SPAN = 1 << 64
-
-
-class TokenSpelling(Protocol):
-    """What an answer needs of the tokenizer."""
-
-    @property
-    def control_tokens(self) -> Mapping[str, int]:
-        """Control tokens by their names."""
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """The UTF-8 bytes that a token stands for; not always whole characters, and none for control tokens."""
-
-
-class SpelledOut:
-    """A spelling that shows control tokens by their names, for `skip_special_tokens: false`."""
-
-    def __init__(self, spelling: TokenSpelling) -> None:
-        self.control_tokens = spelling.control_tokens
-        self._names = {token: name.encode() for name, token in spelling.control_tokens.items()}
-        self._spelling = spelling
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that a reader of the raw stream sees."""
-        name = self._names.get(token_id)
-        return self._spelling.token_bytes(token_id) if name is None else name
-
-
-class MarksShown:
-    """A spelling that shows the control tokens of some names: those that begin and end calls of tools."""
-
-    def __init__(self, spelling: TokenSpelling, marks: Collection[str]) -> None:
-        self.control_tokens = spelling.control_tokens
-        self._shown = {
-            token: name.encode() for name, token in spelling.control_tokens.items() if name in marks
-        }
-        self._spelling = spelling
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that a parser of calls sees."""
-        name = self._shown.get(token_id)
-        return self._spelling.token_bytes(token_id) if name is None else name
 
 
 class CallRules(NamedTuple):
