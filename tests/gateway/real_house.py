@@ -32,6 +32,8 @@ class House:
     worker_url: str
     log: EventLog
     client: OpenAI
+    store: Path
+    """Where the worker keeps its identities."""
 
     def event(self, generation: str) -> GenerationFinished:
         return self.log.generation(generation)
@@ -85,7 +87,7 @@ def real_house(model_path: Path, directory: Path) -> Iterator[House]:
                 worker_url = registry.workers[0].url
                 assert worker_url is not None
                 with OpenAI(base_url=url + "/v1", api_key="any", max_retries=0) as client:
-                    yield House(url, worker_url, log, client)
+                    yield House(url, worker_url, log, client, directory / "identities")
         finally:
             loop.run(launcher.stop(drain_s=5))
             loop.run(registry.aclose())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from typing import cast
 
 import orjson
 from starlette.requests import ClientDisconnect, Request
@@ -99,8 +100,16 @@ class EventStream(Response):
         await body(DONE_FRAME, more=False)
 
     def _shows(self, chunk: Chunk) -> bool:
-        """The frame without choices carries the usage; only who asked for it gets it."""
-        return self._include_usage or bool(chunk["choices"])
+        """The frame without choices carries the usage; only who asked for it gets it.
+
+        While a call of a tool is being read there is nothing to say, and nothing is said.
+        """
+        choices = cast(Sequence[Chunk], chunk["choices"])
+        return any(map(_says_something, choices)) if choices else self._include_usage
+
+
+def _says_something(choice: Chunk) -> bool:
+    return choice.get("delta") != {} or bool(choice.get("finish_reason") or choice.get("logprobs"))
 
 
 async def _next(chunks: AsyncGenerator[Chunk, None]) -> Chunk:

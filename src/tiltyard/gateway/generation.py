@@ -256,7 +256,7 @@ class Generation:
     def _estimated_tokens(self) -> int:
         request = self.request
         if isinstance(request, ChatCompletionRequest):
-            prompt = sum(len(message.content) for message in request.messages) // CHARACTERS_A_TOKEN
+            prompt = sum(len(message.content or "") for message in request.messages) // CHARACTERS_A_TOKEN
         else:
             text = isinstance(request.prompt, str)
             prompt = len(request.prompt) // CHARACTERS_A_TOKEN if text else len(request.prompt)
