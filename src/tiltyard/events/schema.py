@@ -96,7 +96,7 @@ class GenerationFinished(EventData):
     TYPE: ClassVar[str] = "tiltyard.generation.finished.v1"
     generation: str
     """Generation id, `gen_…`; also the event's subject and the response's `id`."""
-    endpoint: Literal["chat.completions", "completions"]
+    endpoint: Literal["chat.completions", "completions", "responses", "messages"]
     """Which door was used."""
     behaviour: Digest
     """Behaviour digest of the identity that answered."""

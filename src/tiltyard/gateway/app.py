@@ -22,13 +22,17 @@ from tiltyard.gateway.errors import answer_http_exception, answer_nobody, answer
 from tiltyard.gateway.guard import Guard
 from tiltyard.gateway.health import health_routes
 from tiltyard.gateway.hop import Hop
+from tiltyard.gateway.messages import message_routes
 from tiltyard.gateway.models import model_routes
 from tiltyard.gateway.openapi import describe
+from tiltyard.gateway.responses import response_routes
 from tiltyard.gateway.websocket import socket_routes
 from tiltyard.router.router import Router
 from tiltyard.telemetry.metrics import GatewayMetrics
 from tiltyard.wire.embeddings import EmbeddingsRequest
+from tiltyard.wire.messages import MessagesRequest
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
+from tiltyard.wire.responses import ResponsesRequest
 
 
 def create_gateway(
@@ -61,11 +65,11 @@ def create_gateway(
     app.state.answering = door.answering
     app.add_middleware(Guard, hosts=tuple(hosts))
 
-    async def answer_error(_request: Request, error: Exception) -> Response:
+    async def answer_error(request: Request, error: Exception) -> Response:
         if not isinstance(error, TiltyardError):
             raise error
         door.metrics.errors.labels(error.code).inc()
-        return error_response(error)
+        return error_response(error, path=request.url.path)
 
     app.add_exception_handler(TiltyardError, answer_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
@@ -74,11 +78,20 @@ def create_gateway(
     for routes in (
         chat_routes,
         completion_routes,
+        response_routes,
+        message_routes,
         embedding_routes,
         model_routes,
         health_routes,
         socket_routes,
     ):
         app.include_router(routes(door))
-    describe(app, (ChatCompletionRequest, CompletionRequest, EmbeddingsRequest))
+    models = (
+        ChatCompletionRequest,
+        CompletionRequest,
+        ResponsesRequest,
+        MessagesRequest,
+        EmbeddingsRequest,
+    )
+    describe(app, models)
     return app

@@ -1,0 +1,42 @@
+"""`POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's door, on the one way of a chat request."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tiltyard.errors import TiltyardError
+from tiltyard.gateway.answers import Spoken, answer
+from tiltyard.gateway.body import read_body
+from tiltyard.gateway.door import Door
+from tiltyard.gateway.openapi import request_schema
+from tiltyard.wire.messages import MessagesRequest, messages_request, to_chat
+from tiltyard.wire.messages_answer import MessagesPhrasing
+from tiltyard.wire.openai import chat_request
+from tiltyard.wire.problems import parse_object
+
+
+def message_routes(door: Door) -> APIRouter:
+    """The routes for messages."""
+    routes = APIRouter(tags=["generate"])
+
+    @routes.post(
+        "/v1/messages",
+        summary="Answer in Anthropic's shape",
+        openapi_extra=request_schema(MessagesRequest),
+        response_class=Response,
+    )
+    async def messages(request: Request) -> Response:
+        """Answer in the shape of Anthropic's Messages API, whole or as a stream of its events."""
+        asked = messages_request(parse_object(await read_body(request, door.max_body_bytes)))
+        fields = to_chat(asked)
+        phrasing = MessagesPhrasing(fields.places)
+        try:
+            chat = chat_request(fields.body)
+        except TiltyardError as error:
+            phrasing.rename(error)
+            raise
+        return await answer(door, chat, request, Spoken("messages", phrasing))
+
+    return routes
