@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
@@ -14,15 +13,9 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 from openai import AsyncOpenAI
-from real_house import House, real_house, say
+from real_house import House, say
 
 from tiltyard.events.schema import GenerationFinished
-
-
-@pytest.fixture(scope="module")
-def house(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with real_house(model_path, tmp_path_factory.mktemp("house")) as house:
-        yield house
 
 
 def test_the_stream_and_the_whole_answer_are_the_same_text(house: House) -> None:

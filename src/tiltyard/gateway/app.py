@@ -26,13 +26,15 @@ from tiltyard.gateway.messages import message_routes
 from tiltyard.gateway.models import model_routes
 from tiltyard.gateway.openapi import describe
 from tiltyard.gateway.responses import response_routes
+from tiltyard.gateway.tokens import token_routes
 from tiltyard.gateway.websocket import socket_routes
 from tiltyard.router.router import Router
 from tiltyard.telemetry.metrics import GatewayMetrics
 from tiltyard.wire.embeddings import EmbeddingsRequest
-from tiltyard.wire.messages import MessagesRequest
+from tiltyard.wire.messages import CountTokensRequest, MessagesRequest
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
 from tiltyard.wire.responses import ResponsesRequest
+from tiltyard.wire.tokens import DetokenizeRequest, TokenizeRequest
 
 
 def create_gateway(
@@ -81,6 +83,7 @@ def create_gateway(
         response_routes,
         message_routes,
         embedding_routes,
+        token_routes,
         model_routes,
         health_routes,
         socket_routes,
@@ -91,7 +94,10 @@ def create_gateway(
         CompletionRequest,
         ResponsesRequest,
         MessagesRequest,
+        CountTokensRequest,
         EmbeddingsRequest,
+        TokenizeRequest,
+        DetokenizeRequest,
     )
     describe(app, models)
     return app

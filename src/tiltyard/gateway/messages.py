@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import orjson
 from fastapi import APIRouter
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from tiltyard.errors import TiltyardError
 from tiltyard.gateway.answers import Spoken, answer
-from tiltyard.gateway.body import read_body
+from tiltyard.gateway.asking import ask
+from tiltyard.gateway.body import read_body, while_connected
 from tiltyard.gateway.door import Door
+from tiltyard.gateway.errors import CLIENT_CLOSED
 from tiltyard.gateway.openapi import request_schema
-from tiltyard.wire.messages import MessagesRequest, messages_request, to_chat
+from tiltyard.gateway.tokens import rendering
+from tiltyard.wire.messages import (
+    CountTokensRequest,
+    MessagesRequest,
+    count_request,
+    messages_request,
+    to_chat,
+)
 from tiltyard.wire.messages_answer import MessagesPhrasing
 from tiltyard.wire.openai import chat_request
 from tiltyard.wire.problems import parse_object
@@ -38,5 +48,25 @@ def message_routes(door: Door) -> APIRouter:
             phrasing.rename(error)
             raise
         return await answer(door, chat, request, Spoken("messages", phrasing))
+
+    @routes.post(
+        "/v1/messages/count_tokens",
+        summary="Count a message's tokens",
+        openapi_extra=request_schema(CountTokensRequest),
+        response_class=Response,
+    )
+    async def count_tokens(request: Request) -> Response:
+        """How many tokens the prompt of such a message would have."""
+        asked = count_request(parse_object(await read_body(request, door.max_body_bytes)))
+        fields = to_chat(asked)
+        try:
+            chat = chat_request(fields.body)
+            rendered = await while_connected(ask(door, "/render", rendering(chat)), request.receive)
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_CLOSED)
+        except TiltyardError as error:
+            MessagesPhrasing(fields.places).rename(error)
+            raise
+        return Response(orjson.dumps({"input_tokens": rendered["count"]}), media_type="application/json")
 
     return routes

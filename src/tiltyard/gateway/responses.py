@@ -15,8 +15,9 @@ from tiltyard.errors import NotFound, TiltyardError
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import GenerationFinished
 from tiltyard.gateway.answers import Spoken, answer
+from tiltyard.gateway.asker import tenant_now
 from tiltyard.gateway.body import read_body
-from tiltyard.gateway.door import DEFAULT_TENANT, Door
+from tiltyard.gateway.door import Door
 from tiltyard.gateway.openapi import request_schema
 from tiltyard.identity.canonical import Json
 from tiltyard.wire.openai import chat_request
@@ -44,7 +45,7 @@ def response_routes(door: Door) -> APIRouter:
         earlier = Earlier()
         if asked.previous_response_id is not None:
             earlier = await asyncio.to_thread(
-                conversation, door.log, asked.previous_response_id, tenant=DEFAULT_TENANT
+                conversation, door.log, asked.previous_response_id, tenant=tenant_now()
             )
         fields = to_chat(asked, earlier)
         phrasing = ResponsesPhrasing(echoed(asked), fields.places)
