@@ -107,7 +107,9 @@ async def serve_until_told(
             show_workers(registry)
             router = Router(registry, settings.file.aliases)
             pages = make_pages(Running(settings, log, registry, client)) if make_pages else None
-            gateway = create_gateway(router=router, log=log)
+            gateway = create_gateway(
+                router=router, log=log, unknown_fields=settings.file.server.unknown_fields
+            )
             app = OneAddress(gateway, pages)
             server = Server(
                 uvicorn.Config(app, log_level="warning", access_log=False, server_header=False),

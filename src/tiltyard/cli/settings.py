@@ -22,6 +22,7 @@ from tiltyard.identity.declaration import IdentityDeclaration, ModelDeclaration
 from tiltyard.identity.manifest import Frozen, Number, Whole
 from tiltyard.models.cache import default_cache, normalized_digest
 from tiltyard.models.sources import parse_source
+from tiltyard.wire.leniency import UnknownFields
 
 FILE_NAME = "tiltyard.toml"
 DEFAULT = "the default settings"
@@ -41,6 +42,8 @@ class ServerSettings(Frozen):
     port: Whole = Field(default=8000, ge=0, le=65535)
     drain_seconds: Number = Field(default=30.0, ge=0)
     """How long answers in flight may go on after Ctrl-C."""
+    unknown_fields: UnknownFields = "refuse"
+    """What becomes of a request's field that is unknown or not honoured."""
 
 
 class ClassWeights(Frozen):

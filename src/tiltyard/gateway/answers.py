@@ -45,8 +45,13 @@ async def answer(
     asked: ChatCompletionRequest | CompletionRequest,
     request: Request,
     spoken: Spoken | None = None,
+    *,
+    headers: Mapping[str, str],
 ) -> Response:
-    """Answer a request whose body has been read, as it asked to be answered; `spoken` is OpenAI's own if not given."""
+    """Answer a request whose body has been read, as it asked to be answered; `spoken` is OpenAI's own if not given.
+
+    `headers` are more headers for the answer.
+    """
     spoken = spoken or _as_asked(asked)
     phrasing = spoken.phrasing
     try:
@@ -68,7 +73,8 @@ async def answer(
         if not asked.stream:
             whole = await while_connected(generation.whole(), request.receive)
             body = phrasing.whole(whole, generation.end)
-            return Response(orjson.dumps(body), headers=generation.headers, media_type="application/json")
+            head = {**generation.headers, **headers}
+            return Response(orjson.dumps(body), headers=head, media_type="application/json")
         chunks = generation.chunks()
         # Nothing has been promised to the client before the worker's first frame: until then a failure is
         # an HTTP error, and a dead worker can be replaced.
@@ -80,7 +86,7 @@ async def answer(
         door.metrics.errors.labels(error.code).inc()
         usage = phrasing.usage(generation.usage) if generation.ran else None
         return refusal_response(phrasing.refused(error), usage=usage)
-    return EventStream(first, chunks, generation, phrasing, metrics=door.metrics)
+    return EventStream(first, chunks, generation, phrasing, headers=headers, metrics=door.metrics)
 
 
 def _as_asked(asked: ChatCompletionRequest | CompletionRequest) -> Spoken:
@@ -100,11 +106,11 @@ class EventStream(Response):
         generation: Generation,
         phrasing: Phrasing,
         *,
+        headers: Mapping[str, str],
         metrics: GatewayMetrics,
     ) -> None:
-        super().__init__(
-            None, headers={**generation.headers, "cache-control": "no-cache", "x-accel-buffering": "no"}
-        )
+        always = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        super().__init__(None, headers={**generation.headers, **headers, **always})
         del self.headers["content-length"]
         self._first = first
         self._rest = rest

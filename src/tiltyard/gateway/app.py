@@ -31,6 +31,7 @@ from tiltyard.gateway.websocket import socket_routes
 from tiltyard.router.router import Router
 from tiltyard.telemetry.metrics import GatewayMetrics
 from tiltyard.wire.embeddings import EmbeddingsRequest
+from tiltyard.wire.leniency import UnknownFields
 from tiltyard.wire.messages import CountTokensRequest, MessagesRequest
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
 from tiltyard.wire.responses import ResponsesRequest
@@ -43,6 +44,7 @@ def create_gateway(
     log: EventLog,
     hosts: Iterable[str] = (),
     max_body_bytes: int = MAX_BODY_BYTES,
+    unknown_fields: UnknownFields = "refuse",
 ) -> FastAPI:
     """Make the gateway; `hosts` are the names it is served under beside the loopback ones (`*`: any).
 
@@ -55,6 +57,7 @@ def create_gateway(
         hop=Hop(),
         metrics=GatewayMetrics(),
         max_body_bytes=max_body_bytes,
+        unknown_fields=unknown_fields,
         answering=set(),
     )
 

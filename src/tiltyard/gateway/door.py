@@ -9,6 +9,7 @@ from tiltyard.events.log import EventLog
 from tiltyard.gateway.hop import Hop
 from tiltyard.router.router import Router
 from tiltyard.telemetry.metrics import GatewayMetrics
+from tiltyard.wire.leniency import UnknownFields
 
 DEFAULT_TENANT = "default"
 """Until there are keys (and tenants behind them), everybody on loopback is one tenant."""
@@ -24,5 +25,7 @@ class Door:
     """Speaks to the workers."""
     metrics: GatewayMetrics
     max_body_bytes: int
+    unknown_fields: UnknownFields
+    """Whether a field that we do not know is refused or dropped, where a request does not say."""
     answering: set[asyncio.Task[None]]
     """Answers under way on WebSockets: a server that ends waits for them before it closes its sockets."""

@@ -10,10 +10,11 @@ from starlette.responses import Response
 from tiltyard.errors import TiltyardError
 from tiltyard.gateway.answers import Spoken, answer
 from tiltyard.gateway.asking import ask
-from tiltyard.gateway.body import read_body, while_connected
+from tiltyard.gateway.body import while_connected
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.errors import CLIENT_CLOSED
 from tiltyard.gateway.openapi import request_schema
+from tiltyard.gateway.taking import take
 from tiltyard.gateway.tokens import rendering
 from tiltyard.wire.messages import (
     CountTokensRequest,
@@ -24,7 +25,6 @@ from tiltyard.wire.messages import (
 )
 from tiltyard.wire.messages_answer import MessagesPhrasing
 from tiltyard.wire.openai import chat_request
-from tiltyard.wire.problems import parse_object
 
 
 def message_routes(door: Door) -> APIRouter:
@@ -39,7 +39,7 @@ def message_routes(door: Door) -> APIRouter:
     )
     async def messages(request: Request) -> Response:
         """Answer in the shape of Anthropic's Messages API, whole or as a stream of its events."""
-        asked = messages_request(parse_object(await read_body(request, door.max_body_bytes)))
+        asked, headers = await take(door, request, messages_request)
         fields = to_chat(asked)
         phrasing = MessagesPhrasing(fields.places)
         try:
@@ -47,7 +47,7 @@ def message_routes(door: Door) -> APIRouter:
         except TiltyardError as error:
             phrasing.rename(error)
             raise
-        return await answer(door, chat, request, Spoken("messages", phrasing))
+        return await answer(door, chat, request, Spoken("messages", phrasing), headers=headers)
 
     @routes.post(
         "/v1/messages/count_tokens",
@@ -57,7 +57,7 @@ def message_routes(door: Door) -> APIRouter:
     )
     async def count_tokens(request: Request) -> Response:
         """How many tokens the prompt of such a message would have."""
-        asked = count_request(parse_object(await read_body(request, door.max_body_bytes)))
+        asked, headers = await take(door, request, count_request)
         fields = to_chat(asked)
         try:
             chat = chat_request(fields.body)
@@ -67,6 +67,7 @@ def message_routes(door: Door) -> APIRouter:
         except TiltyardError as error:
             MessagesPhrasing(fields.places).rename(error)
             raise
-        return Response(orjson.dumps({"input_tokens": rendered["count"]}), media_type="application/json")
+        counted = orjson.dumps({"input_tokens": rendered["count"]})
+        return Response(counted, headers=headers, media_type="application/json")
 
     return routes

@@ -16,12 +16,11 @@ from tiltyard.events.log import EventLog
 from tiltyard.events.schema import GenerationFinished
 from tiltyard.gateway.answers import Spoken, answer
 from tiltyard.gateway.asker import tenant_now
-from tiltyard.gateway.body import read_body
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.openapi import request_schema
+from tiltyard.gateway.taking import take
 from tiltyard.identity.canonical import Json
 from tiltyard.wire.openai import chat_request
-from tiltyard.wire.problems import parse_object
 from tiltyard.wire.responses import Earlier, ResponsesRequest, echoed, responses_request, to_chat
 from tiltyard.wire.responses_answer import ResponsesPhrasing, generation_id
 
@@ -41,7 +40,7 @@ def response_routes(door: Door) -> APIRouter:
     )
     async def responses(request: Request) -> Response:
         """Answer in the shape of OpenAI's Responses API, whole or as a stream of its events."""
-        asked = responses_request(parse_object(await read_body(request, door.max_body_bytes)))
+        asked, headers = await take(door, request, responses_request)
         earlier = Earlier()
         if asked.previous_response_id is not None:
             earlier = await asyncio.to_thread(
@@ -55,7 +54,7 @@ def response_routes(door: Door) -> APIRouter:
             phrasing.rename(error)
             raise
         kept: Mapping[str, Json] = {KEPT: echoed(asked)}
-        return await answer(door, chat, request, Spoken("responses", phrasing, kept))
+        return await answer(door, chat, request, Spoken("responses", phrasing, kept), headers=headers)
 
     return routes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 
 import orjson
 from fastapi import APIRouter
@@ -10,13 +10,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from tiltyard.gateway.asking import ask
-from tiltyard.gateway.body import read_body, while_connected
+from tiltyard.gateway.body import while_connected
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.errors import CLIENT_CLOSED
 from tiltyard.gateway.openapi import request_schema
+from tiltyard.gateway.taking import take
 from tiltyard.wire.openai import ChatCompletionRequest, chat_request
 from tiltyard.wire.phrasing import Chunk
-from tiltyard.wire.problems import parse_object
 from tiltyard.wire.tokens import DetokenizeRequest, TokenizeRequest, detokenize_request, tokenize_request
 
 
@@ -32,11 +32,11 @@ def token_routes(door: Door) -> APIRouter:
     )
     async def tokenize(request: Request) -> Response:
         """The token ids of a text or a conversation, in vLLM's shape."""
-        asked = tokenize_request(parse_object(await read_body(request, door.max_body_bytes)))
+        asked, headers = await take(door, request, tokenize_request)
         if (chat := asked.chat) is not None:
             chat_request(chat)
         body: Chunk = asked.model_dump(mode="json", exclude_none=True)
-        return await _answered(request, ask(door, "/tokenize", body))
+        return await _answered(request, ask(door, "/tokenize", body), headers)
 
     @routes.post(
         "/detokenize",
@@ -46,8 +46,8 @@ def token_routes(door: Door) -> APIRouter:
     )
     async def detokenize(request: Request) -> Response:
         """The text of token ids, in vLLM's shape."""
-        asked = detokenize_request(parse_object(await read_body(request, door.max_body_bytes)))
-        return await _answered(request, ask(door, "/detokenize", asked.model_dump(mode="json")))
+        asked, headers = await take(door, request, detokenize_request)
+        return await _answered(request, ask(door, "/detokenize", asked.model_dump(mode="json")), headers)
 
     @routes.post(
         "/render",
@@ -57,8 +57,8 @@ def token_routes(door: Door) -> APIRouter:
     )
     async def render(request: Request) -> Response:
         """The exact text and token ids that a chat request becomes; nothing is generated."""
-        asked = chat_request(parse_object(await read_body(request, door.max_body_bytes)))
-        return await _answered(request, ask(door, "/render", rendering(asked)))
+        asked, headers = await take(door, request, chat_request)
+        return await _answered(request, ask(door, "/render", rendering(asked)), headers)
 
     return routes
 
@@ -69,9 +69,9 @@ def rendering(asked: ChatCompletionRequest) -> Chunk:
     return {**body, "stream": False, "stream_options": None}
 
 
-async def _answered(request: Request, asking: Awaitable[Chunk]) -> Response:
+async def _answered(request: Request, asking: Awaitable[Chunk], headers: Mapping[str, str]) -> Response:
     try:
         answer = await while_connected(asking, request.receive)
     except ClientDisconnect:
         return Response(status_code=CLIENT_CLOSED)
-    return Response(orjson.dumps(answer), media_type="application/json")
+    return Response(orjson.dumps(answer), headers=headers, media_type="application/json")
