@@ -26,6 +26,7 @@ from tiltyard.gateway.messages import message_routes
 from tiltyard.gateway.models import model_routes
 from tiltyard.gateway.openapi import describe
 from tiltyard.gateway.responses import response_routes
+from tiltyard.gateway.telling import Tellings
 from tiltyard.gateway.tokens import token_routes
 from tiltyard.gateway.websocket import socket_routes
 from tiltyard.router.router import Router
@@ -58,12 +59,14 @@ def create_gateway(
         metrics=GatewayMetrics(),
         max_body_bytes=max_body_bytes,
         unknown_fields=unknown_fields,
+        tellings=Tellings(),
         answering=set(),
     )
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
+        await door.tellings.aclose()
         await door.hop.aclose()
 
     app = FastAPI(title="tiltyard", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)

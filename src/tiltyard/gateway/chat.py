@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tiltyard.gateway.answers import answer
+from tiltyard.gateway.answers import answer, openai_words
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.openapi import request_schema
 from tiltyard.gateway.taking import take
@@ -26,6 +26,6 @@ def chat_routes(door: Door) -> APIRouter:
     async def chat_completions(request: Request) -> Response:
         """Answer a conversation, whole or as a stream of server-sent events."""
         taken = await take(door, request, chat_request)
-        return await answer(door, taken.asked, request, headers=taken.headers)
+        return await answer(door, taken.asked, request, taken, openai_words(taken.asked))
 
     return routes

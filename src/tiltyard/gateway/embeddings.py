@@ -39,7 +39,7 @@ def embedding_routes(door: Door) -> APIRouter:
         """One vector of length 1 for each text; nothing is generated, so nothing is recorded."""
         began = time.perf_counter()
         terms = ServiceTerms.read(request.headers)
-        asked, headers = await take(door, request, embeddings_request)
+        asked, headers, _ = await take(door, request, embeddings_request)
         try:
             response = await while_connected(_from_a_worker(door, asked, terms, began), request.receive)
         except ClientDisconnect:

@@ -58,6 +58,8 @@ class Generation:
         door: Door,
         request: ChatCompletionRequest | CompletionRequest,
         *,
+        generation_id: str | None = None,
+        created: int | None = None,
         endpoint: Endpoint | None = None,
         kept: Mapping[str, Json] | None = None,
         tenant: str = DEFAULT_TENANT,
@@ -65,7 +67,7 @@ class Generation:
         blind: bool = False,
         terms: ServiceTerms | None = None,
     ) -> None:
-        self.id = new_generation_id()
+        self.id = generation_id or new_generation_id()
         self.request = request
         self.kind: Kind = "chat" if isinstance(request, ChatCompletionRequest) else "completion"
         self.endpoint = endpoint or ENDPOINT_OF[self.kind]
@@ -81,7 +83,7 @@ class Generation:
         self._route = door.router.choose(self.identity_name)
         self.seed = draw_seed() if request.seed is None else request.seed
         self.collected = Collected(request.n)
-        self._created = int(time.time())
+        self._created = int(time.time()) if created is None else created
         self._began = time.perf_counter()
         self._first_token_ms: float | None = None
         self._attempt = Attempt(door.hop, self._route, self.kind)

@@ -39,15 +39,15 @@ def message_routes(door: Door) -> APIRouter:
     )
     async def messages(request: Request) -> Response:
         """Answer in the shape of Anthropic's Messages API, whole or as a stream of its events."""
-        asked, headers = await take(door, request, messages_request)
-        fields = to_chat(asked)
+        taken = await take(door, request, messages_request)
+        fields = to_chat(taken.asked)
         phrasing = MessagesPhrasing(fields.places)
         try:
             chat = chat_request(fields.body)
         except TiltyardError as error:
             phrasing.rename(error)
             raise
-        return await answer(door, chat, request, Spoken("messages", phrasing), headers=headers)
+        return await answer(door, chat, request, taken, Spoken("messages", phrasing))
 
     @routes.post(
         "/v1/messages/count_tokens",
@@ -57,7 +57,7 @@ def message_routes(door: Door) -> APIRouter:
     )
     async def count_tokens(request: Request) -> Response:
         """How many tokens the prompt of such a message would have."""
-        asked, headers = await take(door, request, count_request)
+        asked, headers, _ = await take(door, request, count_request)
         fields = to_chat(asked)
         try:
             chat = chat_request(fields.body)

@@ -40,7 +40,8 @@ def response_routes(door: Door) -> APIRouter:
     )
     async def responses(request: Request) -> Response:
         """Answer in the shape of OpenAI's Responses API, whole or as a stream of its events."""
-        asked, headers = await take(door, request, responses_request)
+        taken = await take(door, request, responses_request)
+        asked = taken.asked
         earlier = Earlier()
         if asked.previous_response_id is not None:
             earlier = await asyncio.to_thread(
@@ -54,7 +55,7 @@ def response_routes(door: Door) -> APIRouter:
             phrasing.rename(error)
             raise
         kept: Mapping[str, Json] = {KEPT: echoed(asked)}
-        return await answer(door, chat, request, Spoken("responses", phrasing, kept), headers=headers)
+        return await answer(door, chat, request, taken, Spoken("responses", phrasing, kept))
 
     return routes
 

@@ -32,7 +32,7 @@ def token_routes(door: Door) -> APIRouter:
     )
     async def tokenize(request: Request) -> Response:
         """The token ids of a text or a conversation, in vLLM's shape."""
-        asked, headers = await take(door, request, tokenize_request)
+        asked, headers, _ = await take(door, request, tokenize_request)
         if (chat := asked.chat) is not None:
             chat_request(chat)
         body: Chunk = asked.model_dump(mode="json", exclude_none=True)
@@ -46,7 +46,7 @@ def token_routes(door: Door) -> APIRouter:
     )
     async def detokenize(request: Request) -> Response:
         """The text of token ids, in vLLM's shape."""
-        asked, headers = await take(door, request, detokenize_request)
+        asked, headers, _ = await take(door, request, detokenize_request)
         return await _answered(request, ask(door, "/detokenize", asked.model_dump(mode="json")), headers)
 
     @routes.post(
@@ -57,7 +57,7 @@ def token_routes(door: Door) -> APIRouter:
     )
     async def render(request: Request) -> Response:
         """The exact text and token ids that a chat request becomes; nothing is generated."""
-        asked, headers = await take(door, request, chat_request)
+        asked, headers, _ = await take(door, request, chat_request)
         return await _answered(request, ask(door, "/render", rendering(asked)), headers)
 
     return routes

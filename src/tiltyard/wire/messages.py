@@ -303,7 +303,7 @@ def _messages(turn: MessageTurn, place: str) -> list[dict[str, Json]]:
     """A turn as chat messages: results of tools are messages of their own, before the user's words."""
     words = [block for block in turn.content if isinstance(block, TextBlock)]
     if turn.role == "assistant":
-        calls: list[Json] = [_call(block) for block in turn.content if isinstance(block, ToolUseBlock)]
+        calls: list[Json] = [_call(block, place) for block in turn.content if isinstance(block, ToolUseBlock)]
         if any(isinstance(block, ToolResultBlock) for block in turn.content):
             raise InvalidRequest(f"{place}: a tool_result stands in a turn of the user", param=place)
         message: dict[str, Json] = {"role": "assistant", "content": _text(words)}
@@ -318,8 +318,13 @@ def _messages(turn: MessageTurn, place: str) -> list[dict[str, Json]]:
     return [*results, {"role": "user", "content": _text(words)}] if words or not results else results
 
 
-def _call(block: ToolUseBlock) -> dict[str, Json]:
-    arguments = orjson.dumps(block.input).decode()
+def _call(block: ToolUseBlock, place: str) -> dict[str, Json]:
+    try:
+        arguments = orjson.dumps(block.input).decode()
+    except TypeError as error:  # nested deeper than the writer goes
+        raise InvalidRequest(
+            f"the input of {block.id[:40]!r} cannot be written: {error}", param=place
+        ) from error
     return {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": arguments}}
 
 
