@@ -22,6 +22,20 @@ class BodyTooLarge(InvalidRequest):
     default_code = "body_too_large"
 
 
+class InvalidApiKey(InvalidRequest):
+    """No API key where one is needed, an unknown one, or one that has ended."""
+
+    status = 401
+    default_code = "invalid_api_key"
+
+
+class MissingScope(InvalidRequest):
+    """The API key may not do this."""
+
+    status = 403
+    default_code = "missing_scope"
+
+
 class Refused(InvalidRequest):
     """The request came under a host name, or from a page, that is not ours."""
 
@@ -39,6 +53,8 @@ class MethodNotAllowed(InvalidRequest):
 def error_response(error: TiltyardError, headers: Mapping[str, str] | None = None) -> Response:
     """Answer with an error in OpenAI's shape."""
     status, extra, body = to_http(error)
+    if isinstance(error, InvalidApiKey):
+        extra = {**extra, "www-authenticate": "Bearer"}
     return Response(orjson.dumps(body), status, {**extra, **(headers or {})}, media_type="application/json")
 
 
