@@ -17,18 +17,31 @@ import pytest
 from gateway_stage import Stage, staged
 from openai import OpenAI, RateLimitError
 
+from tiltyard.events.ids import new_id
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import GenerationFinished
 from tiltyard.gateway.keyring import KeyRing
+from tiltyard.router.ledger import Ledger, MemoryLedger
+from tiltyard.router.redis_ledger import RedisLedger
 from tiltyard.router.tenants import TenantTerms
 
 
+@pytest.fixture(params=["memory", "redis"])
+def ledger(request: pytest.FixtureRequest) -> Ledger:
+    """The accounts: in memory, and in a real Redis."""
+    if request.param == "memory":
+        return MemoryLedger()
+    return RedisLedger(request.getfixturevalue("redis_url"), prefix=new_id())
+
+
 @contextmanager
-def tenancy(tmp_path: Path, workers: int = 1, **terms: Any) -> Iterator[tuple[Stage, httpx2.Client]]:
+def tenancy(
+    tmp_path: Path, ledger: Ledger | None = None, **terms: Any
+) -> Iterator[tuple[Stage, httpx2.Client]]:
     """A gateway where everybody is the tenant `default` with these terms."""
     with (
         EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log,
-        staged(log, tmp_path, workers, tenants={"default": TenantTerms(**terms)}) as stage,
+        staged(log, tmp_path, tenants={"default": TenantTerms(**terms)}, ledger=ledger) as stage,
         httpx2.Client(base_url=stage.url, timeout=30) as http,
     ):
         yield stage, http
@@ -100,10 +113,10 @@ def test_a_budget_that_is_spent_tells_clients_not_to_try_again(tmp_path: Path) -
         assert stage.workers[0].served == []
 
 
-def test_a_budget_holds_against_a_hundred_requests_at_once(tmp_path: Path) -> None:
+def test_a_budget_holds_against_a_hundred_requests_at_once(tmp_path: Path, ledger: Ledger) -> None:
     """LiteLLM #34732, LiteLLM #40095, LiteLLM #27381: budgets that are checked first and spent later do not hold."""
     # A request may cost up to about 1,200 tokens and costs 7 + 5 = 12.
-    with tenancy(tmp_path, daily_budget=0.006) as (stage, http):
+    with tenancy(tmp_path, ledger, daily_budget=0.006) as (stage, http):
         with ThreadPoolExecutor(32) as pool:
             answers = list(pool.map(lambda _: chat(http, "!count 5", max_tokens=5), range(100)))
         settled(http)
@@ -117,10 +130,25 @@ def test_a_budget_holds_against_a_hundred_requests_at_once(tmp_path: Path) -> No
         assert len(events_of(stage)) == granted
 
 
-def test_after_clients_are_killed_in_mid_stream_the_books_are_in_order(tmp_path: Path) -> None:
+def test_without_the_accounts_nothing_is_granted_and_the_client_is_told_when_to_come_back(
+    tmp_path: Path,
+) -> None:
+    with tenancy(tmp_path, RedisLedger("redis://127.0.0.1:1")) as (stage, http):
+        answer = chat(http)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "limits_unavailable")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert stage.workers[0].served == []
+        metrics = http.get("/metrics")
+        assert metrics.status_code == 200
+        assert 'tiltyard_errors_total{code="limits_unavailable"} 2.0' in metrics.text
+
+
+def test_after_clients_are_killed_in_mid_stream_the_books_are_in_order(
+    tmp_path: Path, ledger: Ledger
+) -> None:
     """LiteLLM #14457, LiteLLM #37140, Ray #61551: usage that is lost, work that goes on, counters that leak."""
     terms = TenantTerms(prompt_price=2.0, output_price=3.0, daily_budget=9.0, concurrency=1000)
-    with tenancy(tmp_path, **terms.model_dump(exclude_defaults=True)) as (stage, http):
+    with tenancy(tmp_path, ledger, **terms.model_dump(exclude_defaults=True)) as (stage, http):
         place = stage.url.removeprefix("http://").split(":")
 
         def leave(number: int) -> None:

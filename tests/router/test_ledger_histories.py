@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 from ledgers import Clock
 
-from tiltyard.router.ledger import Ask, Hold, MemoryLedger, Used, day_of
+from tiltyard.events.ids import new_id
+from tiltyard.router.ledger import Ask, Hold, Ledger, MemoryLedger, Used, day_of
+from tiltyard.router.redis_ledger import RedisLedger
 from tiltyard.router.tenants import NANO, TenantTerms
 
 TERMS = TenantTerms(
@@ -22,10 +32,10 @@ class Books(RuleBasedStateMachine):
 
     holds = Bundle("holds")
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[Clock], Ledger]) -> None:
         super().__init__()
         self.clock = Clock()
-        self.ledger = MemoryLedger(self.clock)
+        self.ledger = make(self.clock)
         self.open: dict[str, Hold] = {}
         self.billed: dict[str, int] = {}
         self.loop = asyncio.new_event_loop()
@@ -35,6 +45,7 @@ class Books(RuleBasedStateMachine):
             self.end(hold, 0.0)
         account = self.loop.run_until_complete(self.ledger.account("acme"))
         assert (account.in_flight, account.reserved_nano) == (0, 0)
+        self.loop.run_until_complete(self.ledger.aclose())
         self.loop.close()
 
     @rule(target=holds, tokens=st.integers(0, 7000), worst=st.integers(0, 2_000_000))
@@ -57,6 +68,8 @@ class Books(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.01, 1.0, 60.0, 3600.0, 86_400.0]))
     def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)
+        if isinstance(self.ledger, RedisLedger):  # whose leases run out if nobody says that the requests live
+            self.loop.run_until_complete(self.ledger.renew())
 
     @invariant()
     def the_books_are_the_sums(self) -> None:
@@ -79,5 +92,14 @@ class Books(RuleBasedStateMachine):
             assert sum(cost for day, cost in worst.items() if day[:6] == month) <= 0.003 * NANO
 
 
-Books.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
-TestBooks = Books.TestCase
+def test_any_history_in_memory() -> None:
+    run_state_machine_as_test(
+        lambda: Books(MemoryLedger), settings=settings(max_examples=60, stateful_step_count=30, deadline=None)
+    )
+
+
+def test_any_history_in_redis(redis_url: str) -> None:
+    run_state_machine_as_test(
+        lambda: Books(lambda clock: RedisLedger(redis_url, prefix=new_id(), clock_us=clock)),
+        settings=settings(max_examples=15, stateful_step_count=25, deadline=None),
+    )

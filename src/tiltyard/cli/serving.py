@@ -37,6 +37,7 @@ from tiltyard.fleet.records import FleetRecorder
 from tiltyard.fleet.registry import Registry
 from tiltyard.gateway.app import create_gateway
 from tiltyard.router.ledger import Ledger, MemoryLedger
+from tiltyard.router.redis_ledger import RedisLedger
 from tiltyard.router.router import Router
 from tiltyard.router.tenants import UNLIMITED
 from tiltyard.wire.hosts import LOOPBACK_NAMES
@@ -199,6 +200,8 @@ async def serve_until_told(
 
 def open_ledger(settings: Settings, log: EventLog) -> Ledger:
     """The accounts of the tenants; those in memory begin with what the log says of this month."""
+    if settings.limits_url is not None:
+        return RedisLedger(settings.limits_url)
     ledger = MemoryLedger()
     for row in log.token_usage(since_us=ledger.month_began_us()):
         terms = settings.file.tenants.get(row.tenant) or settings.file.tenants.get("default", UNLIMITED)

@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from tiltyard.events.ids import new_id
 from tiltyard.router.tenants import NANO, TenantTerms
@@ -27,6 +27,7 @@ from tiltyard.router.tenants import NANO, TenantTerms
 Reason: TypeAlias = Literal[
     "concurrency", "requests", "tokens", "request_too_large", "daily_budget", "monthly_budget"
 ]
+_REASONS: dict[str, Reason] = {reason: reason for reason in get_args(Reason)}
 MINUTE_US = 60_000_000
 SLOT_RETRY_S = 1.0
 """Nobody knows when an answer under way ends; clients ask again after about this time."""
@@ -114,6 +115,11 @@ class Ledger(ABC):
     @abstractmethod
     async def aclose(self) -> None:
         """Give every connection back."""
+
+
+def read_reason(text: str) -> Reason:
+    """A reason as another process wrote it; raises `KeyError`."""
+    return _REASONS[text]
 
 
 def day_of(now_us: int) -> str:
