@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from stand_in_worker import StandIn
@@ -67,7 +68,7 @@ class Stage:
 
 
 @contextmanager
-def staged(log: EventLog, directory: Path, workers: int = 1) -> Iterator[Stage]:
+def staged(log: EventLog, directory: Path, workers: int = 1, **gateway: Any) -> Iterator[Stage]:
     stand_ins = [StandIn(worker_spec(f"stand-in-{i}", directory)) for i in range(workers)]
     registry = Registry()
     with contextmanager(_all_served)([s.app for s in stand_ins]) as urls:
@@ -78,7 +79,7 @@ def staged(log: EventLog, directory: Path, workers: int = 1) -> Iterator[Stage]:
             await registry.aclose()
 
         asyncio.run(announce())
-        app = create_gateway(router=Router(registry, ALIASES), log=log)
+        app = create_gateway(router=Router(registry, ALIASES), log=log, **gateway)
         with served(app) as url:
             yield Stage(url, log, stand_ins, registry)
 

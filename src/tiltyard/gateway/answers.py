@@ -20,8 +20,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tiltyard.errors import InvalidRequest, TiltyardError, Unavailable
-from tiltyard.gateway.asker import tenant_now
 from tiltyard.gateway.body import while_connected
+from tiltyard.gateway.caller import current_caller
 from tiltyard.gateway.collect import Endpoint
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.errors import CLIENT_CLOSED, refusal_response
@@ -69,7 +69,7 @@ async def answer(
 ) -> Response:
     """Answer a request as it asked to be answered; `taken` is what was read of it, `asked` what that means."""
     try:
-        asking = asking_of(request, taken.digest, tenant_now())
+        asking = asking_of(request, taken.digest, current_caller().tenant)
         last = event_id_of(request)
         order = Order(door, asked, request, spoken)
         if last is not None:
@@ -206,7 +206,7 @@ async def _told(order: Order, asking: Asking, request: Request, headers: Mapping
 
 def _resumed(door: Door, last: EventId, taken: Taken[T]) -> Response:
     """The rest of a stream that its client has heard up to `last`."""
-    telling = door.tellings.of_generation(tenant_now(), last.generation)
+    telling = door.tellings.of_generation(current_caller().tenant, last.generation)
     if telling.asking.digest != taken.digest:
         raise InvalidRequest(
             "Last-Event-ID belongs to another request; send the body of the one that began the stream",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
@@ -13,15 +13,18 @@ from starlette.responses import Response
 from tiltyard import __version__
 from tiltyard.errors import TiltyardError
 from tiltyard.events.log import EventLog
+from tiltyard.gateway.admin import NewKeyRequest, RotateRequest, admin_routes
 from tiltyard.gateway.body import MAX_BODY_BYTES
 from tiltyard.gateway.chat import chat_routes
 from tiltyard.gateway.completions import completion_routes
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.embeddings import embedding_routes
 from tiltyard.gateway.errors import answer_http_exception, answer_nobody, answer_unexpected, error_response
+from tiltyard.gateway.gate import Gate, GateMiddleware
 from tiltyard.gateway.guard import Guard
 from tiltyard.gateway.health import health_routes
 from tiltyard.gateway.hop import Hop
+from tiltyard.gateway.keyring import KeyRing
 from tiltyard.gateway.messages import message_routes
 from tiltyard.gateway.models import model_routes
 from tiltyard.gateway.openapi import describe
@@ -29,7 +32,9 @@ from tiltyard.gateway.responses import response_routes
 from tiltyard.gateway.telling import Tellings
 from tiltyard.gateway.tokens import token_routes
 from tiltyard.gateway.websocket import socket_routes
+from tiltyard.router.ledger import Ledger, MemoryLedger
 from tiltyard.router.router import Router
+from tiltyard.router.tenants import TenantTerms
 from tiltyard.telemetry.metrics import GatewayMetrics
 from tiltyard.wire.embeddings import EmbeddingsRequest
 from tiltyard.wire.leniency import UnknownFields
@@ -46,17 +51,27 @@ def create_gateway(
     hosts: Iterable[str] = (),
     max_body_bytes: int = MAX_BODY_BYTES,
     unknown_fields: UnknownFields = "refuse",
+    tenants: Mapping[str, TenantTerms] | None = None,
+    ledger: Ledger | None = None,
+    require_keys: bool = False,
+    house_key: str | None = None,
 ) -> FastAPI:
     """Make the gateway; `hosts` are the names it is served under beside the loopback ones (`*`: any).
 
     The caller keeps the registry true (a launcher or `Registry.watch`) and closes the log after the app.
-    `app.state.answering` holds the answers under way on WebSockets, which the caller's server may wait for.
+    `tenants` are the terms by name, `ledger` (this process's own unless given) keeps their accounts; with
+    `require_keys` a key is needed even before the first one is made. `house_key` lets this process's own
+    arena in. `app.state.answering` holds the answers under way on WebSockets, which the caller's server may wait for.
     """
+    metrics = GatewayMetrics()
+    gate = Gate(KeyRing(log), tenants or {}, require_keys=require_keys, house_key=house_key)
     door = Door(
         router=router,
         log=log,
         hop=Hop(),
-        metrics=GatewayMetrics(),
+        gate=gate,
+        ledger=ledger or MemoryLedger(),
+        metrics=metrics,
         max_body_bytes=max_body_bytes,
         unknown_fields=unknown_fields,
         tellings=Tellings(),
@@ -68,9 +83,12 @@ def create_gateway(
         yield
         await door.tellings.aclose()
         await door.hop.aclose()
+        await gate.keys.aclose()
+        await door.ledger.aclose()
 
     app = FastAPI(title="tiltyard", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.answering = door.answering
+    app.add_middleware(GateMiddleware, gate=gate, errors=metrics.errors)
     app.add_middleware(Guard, hosts=tuple(hosts))
 
     async def answer_error(request: Request, error: Exception) -> Response:
@@ -93,6 +111,7 @@ def create_gateway(
         model_routes,
         health_routes,
         socket_routes,
+        admin_routes,
     ):
         app.include_router(routes(door))
     models = (
@@ -104,6 +123,8 @@ def create_gateway(
         EmbeddingsRequest,
         TokenizeRequest,
         DetokenizeRequest,
+        NewKeyRequest,
+        RotateRequest,
     )
     describe(app, models)
     return app

@@ -7,8 +7,8 @@ import orjson
 
 from tiltyard.client.failures import error_from_response
 from tiltyard.errors import Overloaded, Unavailable, UpstreamFailed
-from tiltyard.gateway.asker import tenant_now
 from tiltyard.gateway.attempt import WorkerLost
+from tiltyard.gateway.caller import current_caller
 from tiltyard.gateway.door import Door
 from tiltyard.router.router import Route
 from tiltyard.wire.phrasing import Chunk
@@ -20,6 +20,7 @@ async def ask(door: Door, path: str, body: Chunk) -> Chunk:
 
     Raises the worker's own error, `NotFound` for a model that does not exist, `Unavailable`, `WorkerLost`.
     """
+    current_caller().terms.check_model(str(body["model"]))
     identity = door.router.resolve(str(body["model"]))
     route = door.router.choose(identity)
     try:
@@ -36,7 +37,7 @@ async def ask(door: Door, path: str, body: Chunk) -> Chunk:
 
 async def _ask(door: Door, route: Route, path: str, body: Chunk) -> Chunk:
     named = orjson.dumps({**body, "model": route.identity.name})
-    headers = {"content-type": "application/json", HEADER_TENANT: tenant_now()}
+    headers = {"content-type": "application/json", HEADER_TENANT: current_caller().tenant}
     try:
         answer = await door.hop.post(route.url + path, named, headers)
         async with answer:

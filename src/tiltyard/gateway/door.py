@@ -6,14 +6,13 @@ import asyncio
 from dataclasses import dataclass
 
 from tiltyard.events.log import EventLog
+from tiltyard.gateway.gate import Gate
 from tiltyard.gateway.hop import Hop
 from tiltyard.gateway.telling import Tellings
+from tiltyard.router.ledger import Ledger
 from tiltyard.router.router import Router
 from tiltyard.telemetry.metrics import GatewayMetrics
 from tiltyard.wire.leniency import UnknownFields
-
-DEFAULT_TENANT = "default"
-"""Until there are keys (and tenants behind them), everybody on loopback is one tenant."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +23,10 @@ class Door:
     log: EventLog
     hop: Hop
     """Speaks to the workers."""
+    gate: Gate
+    """Knows the callers; `gateway/caller.py:current_caller` says who asks now."""
+    ledger: Ledger
+    """What tenants may use and have used."""
     metrics: GatewayMetrics
     max_body_bytes: int
     unknown_fields: UnknownFields

@@ -25,6 +25,20 @@ class BodyTooLarge(InvalidRequest):
     default_code = "body_too_large"
 
 
+class InvalidApiKey(InvalidRequest):
+    """No API key where one is needed, an unknown one, or one that has ended."""
+
+    status = 401
+    default_code = "invalid_api_key"
+
+
+class MissingScope(InvalidRequest):
+    """The API key may not do this."""
+
+    status = 403
+    default_code = "missing_scope"
+
+
 class Refused(InvalidRequest):
     """The request came under a host name, or from a page, that is not ours."""
 
@@ -53,7 +67,8 @@ def error_response(
     error: TiltyardError, headers: Mapping[str, str] | None = None, *, path: str = ""
 ) -> Response:
     """Answer a request to `path` with an error."""
-    return refusal_response(refused(error, path), headers)
+    asked = {"www-authenticate": "Bearer"} if isinstance(error, InvalidApiKey) else {}
+    return refusal_response(refused(error, path), {**asked, **(headers or {})})
 
 
 def refusal_response(

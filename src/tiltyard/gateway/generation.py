@@ -25,10 +25,13 @@ from tiltyard.events.ids import new_generation_id
 from tiltyard.events.schema import FinishReason, GenerationFinished
 from tiltyard.events.vault import NewContent
 from tiltyard.gateway.attempt import Attempt, WorkerLost
+from tiltyard.gateway.caller import current_caller
+from tiltyard.gateway.charge import Charge
 from tiltyard.gateway.collect import ENDPOINT_OF, Collected, Endpoint, Kind, whole_answer
-from tiltyard.gateway.door import DEFAULT_TENANT, Door
+from tiltyard.gateway.door import Door
 from tiltyard.gateway.record import Asked, Ending, event_of, said
 from tiltyard.identity.canonical import Json, canonical_json
+from tiltyard.router.ledger import Ask
 from tiltyard.router.router import Lease
 from tiltyard.telemetry.metrics import BLIND
 from tiltyard.wire.answers import UsageJson, usage_json
@@ -41,6 +44,8 @@ SOURCE = "tiltyard/gateway"
 GUESSED_ANSWER_TOKENS = 256
 """What a request without `max_tokens` is taken to cost when a worker is chosen."""
 CHARACTERS_A_TOKEN = 4
+TEMPLATE_TOKENS = 1024
+"""More than any template known to us adds to a conversation."""
 
 _logger = logging.getLogger(__name__)
 
@@ -62,7 +67,6 @@ class Generation:
         created: int | None = None,
         endpoint: Endpoint | None = None,
         kept: Mapping[str, Json] | None = None,
-        tenant: str = DEFAULT_TENANT,
         traceparent: str | None = None,
         blind: bool = False,
         terms: ServiceTerms | None = None,
@@ -73,10 +77,12 @@ class Generation:
         self.endpoint = endpoint or ENDPOINT_OF[self.kind]
         self._kept = kept or {}
         self._door = door
-        self._tenant = tenant
+        caller = current_caller()
+        caller.terms.check_model(request.model)
+        self._caller = caller
         self._traceparent = traceparent
         self.identity_name = door.router.resolve(request.model)
-        self._terms = terms or ServiceTerms()
+        self._terms = caller.terms.with_class(terms or ServiceTerms())
         self._blind = blind
         self._label = BLIND if blind else self.identity_name
         """What the metrics call the identity."""
@@ -88,6 +94,7 @@ class Generation:
         self._first_token_ms: float | None = None
         self._attempt = Attempt(door.hop, self._route, self.kind)
         self._reached_before = False
+        self._charge = Charge(door.ledger, door.metrics, caller, self._ask())
         self._recording: asyncio.Future[None] | None = None
 
     @property
@@ -129,6 +136,7 @@ class Generation:
         the failure is recorded.
         """
         door = self._door
+        await self._charge.reserve()
         end: FinishReason = "failed"
         error: str | None = "internal_error"
         with door.metrics.in_flight.labels(self._label).track_inprogress():
@@ -156,8 +164,11 @@ class Generation:
                 end, error = "cancelled", None
                 raise
             finally:
-                if self._attempt.reached or self._reached_before:
-                    await self._record(end, error)
+                try:
+                    if self._attempt.reached or self._reached_before:
+                        await self._record(end, error)
+                finally:
+                    await self._charge.settle(0, 0)  # unless its record has billed it
 
     async def whole(self) -> Chunk:
         """Wait for the end and return the answer of a request that is not streamed."""
@@ -208,7 +219,7 @@ class Generation:
         headers = {
             "content-type": "application/json",
             HEADER_GENERATION: self.id,
-            HEADER_TENANT: self._tenant,
+            HEADER_TENANT: self._caller.tenant,
             **self._terms.headers(elapsed_ms=self._elapsed_ms()),
         }
         return orjson.dumps(body), headers
@@ -246,22 +257,28 @@ class Generation:
             self._route,
             self._attempt.prompt,
             self._terms.service_class,
+            self._caller.key,
         )
         event = event_of(asked, self.collected, ending)
-        # In a thread: the first words of a subject make its key, which waits for the disk.
-        prompt, response = await asyncio.to_thread(self._encrypted, said(self.collected, ending))
         self._measure(event)
+        contents: tuple[NewContent, ...] = ()
+        if self._caller.terms.keep_content:
+            # In a thread: the first words of a subject make its key, which waits for the disk.
+            contents = await asyncio.to_thread(self._encrypted, said(self.collected, ending))
+            event = event.model_copy(update={"prompt": contents[0].ref, "response": contents[1].ref})
         await self._door.log.append(
-            event.model_copy(update={"prompt": prompt.ref, "response": response.ref}),
+            event,
             subject=self.id,
-            tenant=self._tenant,
+            tenant=self._caller.tenant,
             source=SOURCE,
             traceparent=self._traceparent,
-            contents=[prompt, response],
+            contents=contents,
         )
+        # Billed is what is recorded, and before the client can know of the end and ask again.
+        await self._charge.settle(event.prompt_tokens, event.completion_tokens)
 
     def _encrypted(self, words: Json) -> tuple[NewContent, NewContent]:
-        log, subject = self._door.log, self.request.user or self._tenant
+        log, subject = self._door.log, self._caller.subject(self.request.user)
         prompt = log.content(subject, canonical_json({**self.request.served_prompt, **self._kept}))
         return prompt, log.content(subject, canonical_json(words))
 
@@ -278,14 +295,32 @@ class Generation:
         metrics.cached_tokens.labels(name).inc(event.cached_tokens)
         metrics.completion_tokens.labels(name).inc(event.completion_tokens)
 
+    def _ask(self) -> Ask:
+        """What this request may use: an estimate for the rate, the most that it can cost for the budgets."""
+        request, identity, terms = self.request, self._route.identity, self._caller.terms
+        limit = identity.max_context_tokens
+        sampling = request.effective_sampling(identity.declaration.sampling)
+        output = request.n * min(sampling.max_tokens or limit, limit)
+        # A token has at least one byte; around the client's words stand the template's and the identity's own.
+        own = len((identity.declaration.system_prompt or "").encode()) + TEMPLATE_TOKENS
+        prompt = min(len(self._for_worker()[0]) + own, limit)
+        return Ask(
+            tokens=terms.weight(
+                self._estimated_prompt_tokens(), request.n * (request.answer_tokens or GUESSED_ANSWER_TOKENS)
+            ),
+            worst_nano=terms.cost_nano(prompt, output),
+        )
+
     def _elapsed_ms(self) -> float:
         return (time.perf_counter() - self._began) * 1000
 
-    def _estimated_tokens(self) -> int:
+    def _estimated_prompt_tokens(self) -> int:
         request = self.request
         if isinstance(request, ChatCompletionRequest):
-            prompt = sum(len(message.content) for message in request.messages) // CHARACTERS_A_TOKEN
-        else:
-            text = isinstance(request.prompt, str)
-            prompt = len(request.prompt) // CHARACTERS_A_TOKEN if text else len(request.prompt)
-        return prompt + request.n * (request.answer_tokens or GUESSED_ANSWER_TOKENS)
+            return sum(len(message.content) for message in request.messages) // CHARACTERS_A_TOKEN
+        text = isinstance(request.prompt, str)
+        return len(request.prompt) // CHARACTERS_A_TOKEN if text else len(request.prompt)
+
+    def _estimated_tokens(self) -> int:
+        request = self.request
+        return self._estimated_prompt_tokens() + request.n * (request.answer_tokens or GUESSED_ANSWER_TOKENS)

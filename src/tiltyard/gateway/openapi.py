@@ -34,6 +34,11 @@ def request_schema(model: type[BaseModel]) -> dict[str, object]:
     }
 
 
+def body_schema(model: type[BaseModel]) -> dict[str, object]:
+    """The `requestBody` of a route that has no headers of its own."""
+    return {"requestBody": request_schema(model)["requestBody"]}
+
+
 def describe(app: FastAPI, models: tuple[type[BaseModel], ...]) -> None:
     """Put the schemas that `request_schema` refers to into the app's description."""
     made = app.openapi

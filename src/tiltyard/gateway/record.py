@@ -44,6 +44,7 @@ class Asked(NamedTuple):
     route: Route
     prompt: PromptFacts
     service_class: ServiceClass
+    api_key: str | None = None
 
 
 def said(collected: Collected, ending: Ending) -> Json:
@@ -75,6 +76,7 @@ def event_of(asked: Asked, collected: Collected, ending: Ending) -> GenerationFi
             "identity": identity.name,
             "worker": asked.route.worker.name,
             "service_class": asked.service_class,
+            "api_key": asked.api_key,
             "prompt": None,
             "response": None,
             **_decoding(request, None if finished is None else finished.structure_engine),

@@ -15,7 +15,7 @@ from tiltyard.errors import NotFound, TiltyardError
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import GenerationFinished
 from tiltyard.gateway.answers import Spoken, answer
-from tiltyard.gateway.asker import tenant_now
+from tiltyard.gateway.caller import current_caller
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.openapi import request_schema
 from tiltyard.gateway.taking import take
@@ -45,7 +45,7 @@ def response_routes(door: Door) -> APIRouter:
         earlier = Earlier()
         if asked.previous_response_id is not None:
             earlier = await asyncio.to_thread(
-                conversation, door.log, asked.previous_response_id, tenant=tenant_now()
+                conversation, door.log, asked.previous_response_id, tenant=current_caller().tenant
             )
         fields = to_chat(asked, earlier)
         phrasing = ResponsesPhrasing(echoed(asked), fields.places)

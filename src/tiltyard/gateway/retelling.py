@@ -57,12 +57,16 @@ def look_up(
         if (
             not isinstance(event, GenerationFinished)
             or event.error is not None
-            or event.prompt is None
-            or event.response is None
             or any(choice.finish_reason == "cancelled" for choice in event.choices)
             or stored.time_us < time.time_ns() // 1000 - KEEP_US
         ):
             continue
+        if event.prompt is None or event.response is None:
+            raise Conflict(
+                f"the Idempotency-Key was answered by {generation}, whose words were not to be kept; send a new key",
+                param="idempotency-key",
+                code="answer_not_kept",
+            )
         words = orjson.loads(log.read_content(event.prompt))
         kept = cast(Mapping[str, Json], words.get(KEPT) or {})
         if kept.get("digest") != asking.digest:
