@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from stand_in_worker import StandIn
 from tiltyard.events.log import EventLog
 from tiltyard.fleet.registry import Registry
 from tiltyard.gateway.app import create_gateway
+from tiltyard.gateway.connection import CarefulConnection
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import DefaultSampling
 from tiltyard.router.router import Router
@@ -42,11 +43,17 @@ def worker_spec(name: str, directory: Path) -> WorkerSpec:
     )
 
 
+def served(app: object) -> AbstractContextManager[str]:
+    """Serve an ASGI app on a socket of its own in a thread, with the connections of `tiltyard up`."""
+    return served_by(
+        uvicorn.Config(app, http=CarefulConnection, log_level="warning", timeout_graceful_shutdown=5)  # type: ignore[arg-type]
+    )
+
+
 @contextmanager
-def served(app: object) -> Iterator[str]:
-    """Serve an ASGI app on a socket of its own in a thread."""
+def served_by(config: uvicorn.Config) -> Iterator[str]:
+    """Serve on a socket of its own in a thread."""
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)  # type: ignore[arg-type]
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

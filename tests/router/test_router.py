@@ -44,7 +44,7 @@ def status(worker: str, *names: str, unfinished: int = 0, **changes: object) -> 
 
 @pytest.fixture
 def registry() -> Registry:
-    registry = Registry()
+    registry = Registry(hosts={"one", "two"})
     registry.announce("one", "http://one", status("one", "plain", "warm"))
     registry.announce("two", "http://two/", status("two", "plain"))
     return registry

@@ -16,6 +16,7 @@ import click
 import uvicorn
 import uvloop
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from tiltyard import __version__
 from tiltyard.cli.address import OneAddress, is_loopback, is_wildcard, listen, refuse_strangers
@@ -36,6 +37,7 @@ from tiltyard.fleet.process import LaunchProgress
 from tiltyard.fleet.records import FleetRecorder
 from tiltyard.fleet.registry import Registry
 from tiltyard.gateway.app import create_gateway
+from tiltyard.gateway.connection import CarefulConnection
 from tiltyard.router.ledger import Ledger, MemoryLedger
 from tiltyard.router.redis_ledger import RedisLedger
 from tiltyard.router.router import Router
@@ -115,10 +117,6 @@ async def serve_until_told(
     tls = server_settings.tls_cert is not None
     own = host if not is_wildcard(host) else "::1" if ":" in host else "127.0.0.1"
     url = f"http{'s' * tls}://[{own}]:{port}" if ":" in own else f"http{'s' * tls}://{own}:{port}"
-    certificate, private_key = (
-        None if path is None else settings.base_dir / path
-        for path in (server_settings.tls_cert, server_settings.tls_key)
-    )
     hosts = (*server_settings.hosts, *(() if is_wildcard(host) else (host,)))
     house_key = secrets.token_urlsafe(32)
     told = asyncio.Event()
@@ -128,7 +126,9 @@ async def serve_until_told(
             url,
             api_key=house_key,
             blind=True,
-            verify=None if certificate is None else trust_only(certificate),
+            verify=trust_only(settings.base_dir / server_settings.tls_cert)
+            if server_settings.tls_cert
+            else None,
         )
         launcher = LocalLauncher(
             registry,
@@ -164,16 +164,7 @@ async def serve_until_told(
             )
             app = OneAddress(gateway, pages)
             server = Server(
-                uvicorn.Config(
-                    app,
-                    log_level="warning",
-                    access_log=False,
-                    server_header=False,
-                    proxy_headers=bool(server_settings.trusted_proxies),
-                    forwarded_allow_ips=list(server_settings.trusted_proxies),
-                    ssl_certfile=certificate,
-                    ssl_keyfile=private_key,
-                ),
+                server_config(app, settings),
                 gateway.state.answering,
             )
             serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -208,6 +199,22 @@ def open_ledger(settings: Settings, log: EventLog) -> Ledger:
         terms = settings.file.tenants.get(row.tenant) or settings.file.tenants.get("default", UNLIMITED)
         ledger.restore(row.tenant, row.day, terms.cost_nano(row.prompt_tokens, row.completion_tokens))
     return ledger
+
+
+def server_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
+    """How connections are served: our limits, TLS where there is a certificate, and which proxies are believed."""
+    server = settings.file.server
+    return uvicorn.Config(
+        app,
+        http=CarefulConnection,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(server.trusted_proxies),
+        forwarded_allow_ips=list(server.trusted_proxies),
+        ssl_certfile=settings.base_dir / server.tls_cert if server.tls_cert else None,
+        ssl_keyfile=settings.base_dir / server.tls_key if server.tls_key else None,
+    )
 
 
 def trust_only(certificate: Path) -> ssl.SSLContext:

@@ -39,6 +39,20 @@ class MissingScope(InvalidRequest):
     default_code = "missing_scope"
 
 
+class HeadTooLarge(InvalidRequest):
+    """The request's line and headers are larger than the gateway reads."""
+
+    status = 431
+    default_code = "head_too_large"
+
+
+class BodyTooSlow(InvalidRequest):
+    """The request's body did not come in time."""
+
+    status = 408
+    default_code = "body_too_slow"
+
+
 class Refused(InvalidRequest):
     """The request came under a host name, or from a page, that is not ours."""
 

@@ -56,10 +56,12 @@ _WHY: Mapping[int, str] = {
     401: "an API key is needed, or this one is not good",
     403: "a foreign host or origin, or a key that may not do this",
     404: "no such model, response, stream or thing",
+    408: "the body came too slowly",
     409: "the state has moved on",
     410: "the words, or the events, are no longer kept",
     413: "the body is too large",
     422: "the idempotency key came with another request",
+    431: "the headers are too large",
     429: "too much at once; `retry-after` says when to come back",
     500: "our own mistake",
     502: "a worker broke its promise",
@@ -67,8 +69,8 @@ _WHY: Mapping[int, str] = {
     504: "the request's own deadline passed",
     507: "the log could not record the answer",
 }
-_ALWAYS = (401, 403, 500)
-_WITH_BODY = (400, 413)
+_ALWAYS = (401, 403, 431, 500)
+_WITH_BODY = (400, 408, 413)
 _OF_A_WORKER = (404, 429, 502, 503)
 _OF_AN_ANSWER = (409, 410, 422, 504, 507)
 
