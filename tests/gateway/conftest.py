@@ -27,6 +27,6 @@ def stage(log: EventLog, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 @pytest.fixture(scope="session")
 def house(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    """A gateway before a worker process with the real model."""
+    """The whole way with the real model, shared by the tests that do no damage."""
     with real_house(model_path, tmp_path_factory.mktemp("house")) as house:
         yield house

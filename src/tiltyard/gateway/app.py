@@ -88,6 +88,7 @@ def create_gateway(
 
     app = FastAPI(title="tiltyard", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.answering = door.answering
+    app.state.tellings = door.tellings
     app.add_middleware(GateMiddleware, gate=gate, errors=metrics.errors)
     app.add_middleware(Guard, hosts=tuple(hosts))
 

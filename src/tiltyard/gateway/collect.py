@@ -24,6 +24,10 @@ class CollectedChoice:
 
     index: int
     parts: list[str] = field(default_factory=list)
+    raw: list[str] = field(default_factory=list)
+    """What the model wrote, where calls of tools are read from it."""
+    calls: list[dict[str, Json]] = field(default_factory=list)
+    """Calls as a whole answer shows them."""
     token_ids: list[int] = field(default_factory=list)
     frames: int = 0
     """Frames with text: about the tokens, when the worker does not tell their ids on the way."""
@@ -35,8 +39,36 @@ class CollectedChoice:
 
     @property
     def text(self) -> str:
-        """The text so far."""
+        """The content so far."""
         return "".join(self.parts)
+
+    @property
+    def written(self) -> str:
+        """The text as the model wrote it so far, calls of tools and all."""
+        return "".join(self.raw or self.parts)
+
+    @property
+    def message(self) -> dict[str, Json]:
+        """The assistant's message so far."""
+        message: dict[str, Json] = {"role": "assistant", "content": self.text, "refusal": None}
+        if self.calls:
+            message |= {"content": self.text or None, "tool_calls": [*self.calls]}
+        return message
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """The functions called so far."""
+        return tuple(cast(Mapping[str, str], call["function"])["name"] for call in self.calls)
+
+    def take_call(self, delta: Mapping[str, Json]) -> None:
+        """Put a piece of a call to what came of it before."""
+        function = cast(Mapping[str, str], delta["function"])
+        if "id" in delta:
+            called: dict[str, Json] = {"name": function["name"], "arguments": function["arguments"]}
+            self.calls.append({"id": delta["id"], "type": "function", "function": called})
+        else:
+            known = cast(dict[str, str], self.calls[cast(int, delta["index"])]["function"])
+            known["arguments"] += function["arguments"]
 
     @property
     def tokens(self) -> int:
@@ -73,6 +105,10 @@ class Collected:
         collected = self.choices[cast(int, choice["index"])]
         delta = choice.get("delta")
         text = cast(str | None, choice.get("text") if delta is None else cast(Chunk, delta).get("content"))
+        for call in cast(Sequence[Chunk], (cast(Chunk, delta).get("tool_calls") if delta else None) or ()):
+            collected.take_call(call)
+        if raw := cast(str | None, choice.pop("raw", None)):
+            collected.raw.append(raw)
         token_ids = cast(Sequence[int], choice.pop("token_ids", None) or ())
         collected.token_ids += token_ids
         if text and (echoed := cast(int, choice.pop("echoed_characters", 0))):
@@ -96,7 +132,7 @@ def whole_answer(
     choices: list[Json] = []
     for choice in collected.choices:
         if kind == "chat":
-            body: Chunk = {"message": {"role": "assistant", "content": choice.text, "refusal": None}}
+            body: Chunk = {"message": choice.message}
             logprobs = _joined(choice.logprobs, ("content",)) and {
                 **_joined(choice.logprobs, ("content",)), "refusal": None,
             }  # fmt: skip

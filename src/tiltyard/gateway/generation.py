@@ -317,7 +317,7 @@ class Generation:
     def _estimated_prompt_tokens(self) -> int:
         request = self.request
         if isinstance(request, ChatCompletionRequest):
-            return sum(len(message.content) for message in request.messages) // CHARACTERS_A_TOKEN
+            return sum(len(message.content or "") for message in request.messages) // CHARACTERS_A_TOKEN
         text = isinstance(request.prompt, str)
         return len(request.prompt) // CHARACTERS_A_TOKEN if text else len(request.prompt)
 

@@ -72,10 +72,7 @@ def conversation(log: EventLog, response: str, *, tenant: str) -> Earlier:
         messages = messages[1:]  # the system message in front, which is not carried over
     if event.response is not None:
         choice = orjson.loads(log.read_content(event.response))["choices"][0]
-        said: dict[str, Json] = {"role": "assistant", "content": choice["text"]}
-        if calls := choice.get("tool_calls"):
-            said |= {"content": choice["text"] or None, "tool_calls": calls}
-        messages.append(said)
+        messages.append(choice.get("message") or {"role": "assistant", "content": choice["text"]})
     return Earlier(messages)
 
 

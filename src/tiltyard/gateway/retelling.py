@@ -99,8 +99,8 @@ def _given(
     for choice in said:
         body: dict[str, Json] = {"text": choice["text"]}
         if chat:
-            message: dict[str, Json] = {"role": "assistant", "content": choice["text"], "refusal": None}
-            body = {"message": message}
+            words: Json = {"role": "assistant", "content": choice["text"], "refusal": None}
+            body = {"message": choice.get("message") or words}
         choices.append(
             {"index": choice["index"], **body, "logprobs": None, "finish_reason": choice["finish_reason"]}
         )
@@ -125,7 +125,10 @@ def as_chunks(answer: Chunk, *, include_usage: bool) -> list[Chunk]:
         rest = {name: member for name, member in choice.items() if name != "message"}
         if (message := choice.get("message")) is not None:
             said = cast(Mapping[str, Json], message)
-            rest["delta"] = {name: member for name, member in said.items() if name != "refusal"}
+            delta = {name: member for name, member in said.items() if name != "refusal"}
+            if calls := cast(Sequence[Mapping[str, Json]], said.get("tool_calls") or ()):
+                delta["tool_calls"] = [{"index": place, **call} for place, call in enumerate(calls)]
+            rest["delta"] = delta
         choices.append(rest)
     kind = "chat.completion.chunk" if answer["object"] == "chat.completion" else "text_completion"
     head: Chunk = {name: member for name, member in answer.items() if name != "usage"} | {"object": kind}

@@ -182,6 +182,10 @@ class Tellings:
         telling.task = asyncio.create_task(self._run(telling, tell))
         return telling
 
+    def forget(self) -> None:
+        """Drop every answer that has ended."""
+        self._all = [telling for telling in self._all if not telling.ended]
+
     async def aclose(self) -> None:
         """Cancel what is being told, and wait until that is recorded."""
         tasks = [telling.task for telling in self._all if telling.task is not None]

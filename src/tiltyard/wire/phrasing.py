@@ -7,7 +7,7 @@ It is pure, and made anew for each answer, since it may remember what it has sai
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, cast
 
 import orjson
@@ -98,8 +98,12 @@ class OpenAiPhrasing(Phrasing):
         self._include_usage = include_usage
 
     def frames(self, chunk: Chunk) -> Iterator[bytes]:
-        """The frame itself; the one without choices carries the usage, for who asked for it."""
-        if self._include_usage or chunk["choices"]:
+        """The frame itself; the one without choices carries the usage, for who asked for it.
+
+        While a call of a tool is being read there is nothing to say, and nothing is said.
+        """
+        choices = cast(Sequence[Chunk], chunk["choices"])
+        if any(map(_says_something, choices)) if choices else self._include_usage:
             yield frame(orjson.dumps(chunk))
 
     def last(self, end: AnswerEnd) -> bytes:
@@ -113,3 +117,7 @@ class OpenAiPhrasing(Phrasing):
     def whole(self, answer: Chunk, end: AnswerEnd) -> Mapping[str, Json]:
         """The answer itself."""
         return answer
+
+
+def _says_something(choice: Chunk) -> bool:
+    return choice.get("delta") != {} or bool(choice.get("finish_reason") or choice.get("logprobs"))

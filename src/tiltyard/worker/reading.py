@@ -108,7 +108,8 @@ class Reading:
 
 def chat_prompt(host: ModelHost, identity: ServedIdentity, asked: ChatCompletionRequest) -> list[int]:
     """The tokens that a chat request becomes, however many."""
-    return host.encode_chat(identity, [message.model_dump() for message in asked.messages], truncated=True)
+    messages = [message.to_json() for message in asked.messages]
+    return host.encode_chat(identity, messages, tools=asked.tool_use, truncated=True)
 
 
 def _ids(host: ModelHost, identity: ServedIdentity, asked: TokenizeRequest) -> list[int]:
