@@ -33,9 +33,14 @@ MESSAGES_REFUSED: Table = {
     "cache_control": ({"type": "ephemeral"}, {"type": "ephemeral", "ttl": "5m"}),
     "container": (),
     "context_management": ({}, {"edits": []}),
+    "diagnostics": ({},),
     "inference_geo": (),
     "mcp_servers": ([],),
+    "output_format": (),
+    "speed": ("standard",),
     "thinking": ({"type": "disabled"},),
+    "user_profile_id": (),
+    "workspace_id": (),
 }
 """What Anthropic's API knows and we do not honour, with the values that ask for nothing: prefixes are cached anyway."""
 BLOCK_REFUSED: Table = {

@@ -377,7 +377,7 @@ def echoed(asked: ResponsesRequest) -> dict[str, Json]:
         "top_logprobs": asked.top_logprobs or 0,
         "top_p": 1.0 if asked.top_p is None else asked.top_p,
         "truncation": "disabled",
-        "user": asked.user,
+        **({} if asked.user is None else {"user": asked.user}),
     }
 
 

@@ -143,7 +143,6 @@ class ResponsesPhrasing(Phrasing):
             "incomplete_details": None,
             **self._echo,
             "output": list(self._output),
-            "usage": None,
         }
 
     def _ended(self, status: str, end: AnswerEnd) -> dict[str, Json]:
