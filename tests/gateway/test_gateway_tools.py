@@ -12,8 +12,11 @@ from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolPara
 from openai_document import openai_validator
 from pydantic import BaseModel
 from real_house import House, say
+from websockets.asyncio.client import connect
 
 from tiltyard.events.schema import GenerationFinished
+from tiltyard.gateway.collect import Collected
+from tiltyard.gateway.record import Ending, said
 from tiltyard.identity.store import IdentityStore
 from tiltyard.ops.replay import Replayer
 from tiltyard.worker.host import HostSettings
@@ -181,3 +184,56 @@ def test_a_forced_call_is_made_again_token_by_token(house: House, model_path: Pa
     (outcome,) = replayer.replay(answer.id)
     assert outcome.difference is None
     assert outcome.tokens == event.completion_tokens
+
+
+def test_n_streamed_answers_share_frames_and_usage_and_each_ends_once(house: House) -> None:
+    asked = {"model": "chat", "messages": say("Name a colour."), "seed": 4, "max_tokens": 6, "n": 3}
+    whole = house.client.chat.completions.create(**asked, logprobs=True)  # type: ignore[call-overload]
+    chunks = list(
+        house.client.chat.completions.create(  # type: ignore[call-overload]
+            **asked, logprobs=True, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    assert len({chunk.id for chunk in chunks}) == 1
+    *said, last = chunks
+    assert last.choices == []
+    assert last.usage.completion_tokens == whole.usage.completion_tokens
+    assert all(chunk.usage is None for chunk in said)
+    for index, answer in enumerate(whole.choices):
+        choices = [choice for chunk in said for choice in chunk.choices if choice.index == index]
+        assert "".join(choice.delta.content or "" for choice in choices) == answer.message.content
+        assert [choice.delta.role for choice in choices if choice.delta.role] == ["assistant"]
+        assert [c.finish_reason for c in choices if c.finish_reason] == [answer.finish_reason]
+        scores = [score.logprob for choice in choices for score in choice.logprobs.content]
+        assert scores == [score.logprob for score in answer.logprobs.content]
+    assert whole.choices[0].message.refusal is None
+    assert "refusal" in whole.choices[0].message.model_fields_set
+
+
+def test_what_is_kept_of_an_answer_that_was_cut_is_what_the_model_wrote() -> None:
+    """The call was not whole, or its marks were not shown: a replay compares with the model's own text."""
+    collected = Collected(1)
+    call = {"index": 0, "id": "c", "type": "function", "function": {"name": "add", "arguments": '{"a": '}}
+    for raw, delta in (
+        ("Hm. ", {"content": "Hm."}),
+        ('<tool_call>{"name": "add", "arguments": {"a": ', {"tool_calls": [call]}),
+    ):
+        collected.take({"choices": [{"index": 0, "delta": delta, "raw": raw, "token_ids": [1]}]})
+    (choice,) = said(collected, Ending("cancelled", None, 1.0, 1.0))["choices"]  # type: ignore[call-overload,index,misc]
+    assert choice["text"] == 'Hm. <tool_call>{"name": "add", "arguments": {"a": '
+    assert choice["token_ids"] == [1, 1]
+    assert collected.choices[0].message["content"] == "Hm."
+    assert collected.choices[0].called == ("add",)
+
+
+async def test_a_turn_on_the_socket_may_call(house: House) -> None:
+    async with connect(house.url.replace("http", "ws") + "/v1/chat/ws") as socket:
+        turn = {"type": "turn", "model": "chat", "content": "What is the weather in Paris?", "tools": [WEATHER],
+                "tool_choice": "required", "parallel_tool_calls": False, "seed": 1, "max_tokens": 100}  # fmt: skip
+        await socket.send(orjson.dumps(turn).decode())
+        arguments = ""
+        while (frame := orjson.loads(await socket.recv()))["type"] == "delta":
+            assert "content" not in frame
+            arguments += frame["tool_calls"][0]["function"]["arguments"]
+    assert (frame["type"], frame["finish_reason"]) == ("done", "tool_calls")
+    assert orjson.loads(arguments).keys() == {"city", "unit"}

@@ -180,7 +180,7 @@ def test_what_a_format_writes_it_reads_however_it_is_cut(
 
 MARKS = ["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>", '{"name": "add", "arguments": {}}',
          '{"name": "add", "arguments": {"a": ', "add", "[", "]", ";", ",", " ", "\n", "{", "}", '"', "<", "</", "<tool",
-         "[TOOL", "text"]  # fmt: skip
+         "[TOOL", "text", " " * 70, "\n" * 64, "[" * 300]  # fmt: skip
 
 
 @given(

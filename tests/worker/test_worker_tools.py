@@ -196,6 +196,48 @@ async def test_forced_arguments_come_in_pieces() -> None:
     assert joined(frames, 0)[0]["tool_calls"][0]["id"] != joined(frames, 1)[0]["tool_calls"][0]["id"]
 
 
+STRICT = {**ADD, "function": {**ADD["function"], "strict": True}}  # type: ignore[dict-item]
+
+
+async def test_a_strict_function_is_called_right_or_not_at_all() -> None:
+    async with toy("No tools <today>.") as worker:
+        message, end = await both(worker, chat(tools=[STRICT]))
+        assert (message["content"], end) == ("No tools <today>.", "stop")
+    # The toy writes what its script says where it may, and the nearest that is right where it may not.
+    async with toy(
+        'Let me see.\n<tool_call>\n{"name": "add", "arguments": {"a": 9, "b": true}}\n</tool_call>'
+    ) as worker:
+        message, end = await both(worker, chat(tools=[STRICT], parallel_tool_calls=False))
+        assert end == "tool_calls"
+        assert message["content"] == "Let me see."
+        (call,) = message["tool_calls"]
+        assert orjson.loads(call["function"]["arguments"])["a"] in {7, 8}
+
+
+async def test_the_arguments_of_a_strict_function_come_while_they_are_written() -> None:
+    async with toy(f"Let me see.\n{CALL}") as worker:
+        frames = await stream(worker, chat(tools=[STRICT]))
+    pieces = [c for f in frames for choice in f["choices"] for c in choice["delta"].get("tool_calls", ())]
+    assert "".join(piece["function"]["arguments"] for piece in pieces) == '{"a": 7, "b": true}'
+    assert len(pieces) == len('{"a": 7, "b": true}')
+
+
+@pytest.mark.parametrize(
+    ("script", "said", "calls"), [('{"sum": 15}', '{"sum": 15}', 0), (f"{CALL}\n{CALL}", None, 2)]
+)
+async def test_an_answer_of_a_form_may_be_a_call_instead(script: str, said: str | None, calls: int) -> None:
+    schema = {"type": "object", "properties": {"sum": {"type": "integer"}}, "required": ["sum"]}
+    form = {
+        "type": "json_schema",
+        "json_schema": {"name": "s", "schema": schema | {"additionalProperties": False}},
+    }
+    async with toy(script) as worker:
+        message, end = await both(worker, chat(response_format=form))
+    assert message["content"] == said
+    assert len(message.get("tool_calls", ())) == calls
+    assert end == ("tool_calls" if calls else "stop")
+
+
 async def test_tools_and_calls_reach_the_template_as_hugging_face_gives_them() -> None:
     """LocalAI PR #10256: arguments reached the template as text; a result has its function's name."""
     call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"b": false, "a": 8}'}}
@@ -246,16 +288,16 @@ async def test_a_cut_call_in_the_history_does_not_end_the_conversation() -> None
         ({"tools": [ADD, ADD]}, "tools[1].function.name", "give each function its own name"),
         ({"tool_choice": {"type": "function", "function": {"name": "sub"}}}, "tool_choice", "not among tools (add)"),
         ({"tools": [], "tool_choice": "required"}, "tool_choice", "there are no tools"),
-        ({"response_format": {"type": "json_object"}}, "tools", "leaves no room"),
+        ({"structured_outputs": {"regex": "a+"}}, "structured_outputs.regex", "leaves no room"),
         (
             {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}],
              "tool_choice": "required"},
             "tools", "must be a schema of type object",
         ),
         (
-            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"uniqueItems": True}}}}}],
-             "tool_choice": "required"},
-            "tools", "uniqueItems",
+            {"tools": [ADD, {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"uniqueItems": True}}}}}],
+             "tool_choice": {"type": "function", "function": {"name": "f"}}},
+            "tools", "tools at tools[1].function.parameters.properties.a.uniqueItems: the keyword",
         ),
         (
             {"messages": [{"role": "tool", "tool_call_id": "c9", "content": "1"}]},

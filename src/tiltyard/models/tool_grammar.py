@@ -1,4 +1,4 @@
-"""The grammar of forced calls, in llguidance's language: the model's own way to write them, and nothing else."""
+"""The grammar of answers with calls, in llguidance's language: calls as the model itself writes them, and right."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import orjson
 
 from tiltyard.errors import InvalidRequest
 from tiltyard.identity.canonical import Json
+from tiltyard.models.grammar_text import NotExpressible, json_rule
 from tiltyard.models.tool_formats import ToolFormat
 from tiltyard.wire.structured import MAX_SOURCE_BYTES, Structure
 from tiltyard.wire.tools import Tool, ToolUse
@@ -22,27 +23,41 @@ _SPACING: dict[str, Json] = {
 Literal = Callable[[str], str]
 
 
-def forced_calls(
-    rules: ToolFormat, use: ToolUse, control_tokens: Mapping[str, int], *, single: bool
-) -> Structure:
-    """The demand that an answer be one call of `use.callable`, or several if not `single`.
+def form_with_calls(
+    rules: ToolFormat,
+    use: ToolUse,
+    control_tokens: Mapping[str, int],
+    *,
+    single: bool,
+    answer: Structure | None = None,
+) -> Structure | None:
+    """The demand on an answer that may, or must, call; `None` if there is none.
 
-    `control_tokens` are the model's: a mark that is one must come as that token. Raises `InvalidRequest` for
-    parameters that are no schema of an object, or too long to compile.
+    Forced calls: one of `use.callable`, or several if not `single`, and nothing else. Not forced, with a form for
+    the `answer`: that form, or calls. Not forced, where a function is `strict`: any text, and wherever it begins a
+    call, a right one. `control_tokens` are the model's: a mark that is one must come as that token. Raises
+    `InvalidRequest` for parameters that are no schema of an object, or too long to compile.
     """
+    strict = any(tool.function.strict for tool in use.callable)
+    if not use.forced and answer is None and not strict:
+        return None
     literal = _literals(rules, control_tokens)
-    calls = [_call(rules, tool, literal) for tool in use.callable]
-    lines = [f"call_{index}: {call}" for index, call in enumerate(calls)]
-    lines.append("call: " + " | ".join(f"call_{index}" for index in range(len(calls))))
-    begin, end, between = literal(rules.begin), literal(rules.end), literal(rules.between)
-    more = f"{{0,{MAX_FORCED_CALLS - 1}}}"
-    if single:
-        start = f"{begin} call {end}"
-    elif rules.listed:
-        start = f"{begin} call ({between} call){more} {end}"
+    # Of calls that come by themselves, only what is `strict` is promised. Rules bear the place of a function in
+    # `tools`, by which a refusal names it.
+    calls = {
+        f"call_{number}": _call(rules, tool, literal, held=use.forced or bool(tool.function.strict))
+        for number, tool in enumerate(use.tools)
+        if tool.function.name in use.names
+    }
+    lines = [f"{name}: {call}" for name, call in calls.items()]
+    lines.append("call: " + " | ".join(calls))
+    if use.forced:
+        start = _calls(rules, literal, lines, rules.begin, single=single)
+    elif answer is not None:
+        lines.append(f"answer: {_answer(answer)}")
+        start = "answer | " + _calls(rules, literal, lines, rules.begin, single=single)
     else:
-        lines.append(f"section: {begin} call {end}")
-        start = f"section ({between} section){more}"
+        start = _text_with_calls(rules, literal, lines, control_tokens, single=single)
     source = "\n".join([f"start: {start}", *lines])
     if (size := len(source.encode("utf-8", "surrogatepass"))) > MAX_SOURCE_BYTES:
         raise InvalidRequest(
@@ -50,7 +65,53 @@ def forced_calls(
             param="tools",
             code="grammar_too_complex",
         )
-    return Structure("grammar", source, param="tools")
+    return Structure("tools", source, param="tools")
+
+
+def _calls(rules: ToolFormat, literal: Literal, lines: list[str], begin: str, *, single: bool) -> str:
+    """Sections of calls, the first of which begins with `begin`; adds the rules that it needs."""
+    more, between = f"{{0,{MAX_FORCED_CALLS - 1}}}", literal(rules.between)
+    if single:
+        return f"{literal(begin)} call {literal(rules.end)}"
+    if rules.listed:
+        return f"{literal(begin)} call ({between} call){more} {literal(rules.end)}"
+    lines.append(f"further: {between} {literal(rules.begin)} call {literal(rules.end)}")
+    return f"{literal(begin)} call {literal(rules.end)} further{more}"
+
+
+def _text_with_calls(
+    rules: ToolFormat,
+    literal: Literal,
+    lines: list[str],
+    control_tokens: Mapping[str, int],
+    *,
+    single: bool,
+) -> str:
+    if rules.bare:
+        lines.append("TEXT: /([^{](.|\\n)*)?/")
+        return f"TEXT | {_calls(rules, literal, lines, rules.begin, single=single)}"
+    mark = rules.opens[0]
+    lines.append("TEXT: /(.|\\n)*/")
+    if mark in control_tokens:
+        head = f"TEXT {literal(mark)}"
+    else:
+        lines.append(f"head[lazy]: TEXT {literal(mark)}")  # lazy: where the mark ends, a call begins
+        head = "head"
+    lines.append(
+        f"section: {head} {_calls(rules, literal, lines, rules.begin[len(mark) :], single=True if not rules.listed else single)}"
+    )
+    lines.append("text: TEXT")
+    return "text | section" if single else "section* text"
+
+
+def _answer(structure: Structure) -> str:
+    try:
+        return json_rule(structure)
+    except NotExpressible as refused:
+        place = f"{structure.param} at {refused.path}" if refused.path else structure.param
+        raise InvalidRequest(
+            f"{place}: {refused.reason}", param=structure.param, code="grammar_refused"
+        ) from refused
 
 
 def _literals(rules: ToolFormat, control_tokens: Mapping[str, int]) -> Literal:
@@ -67,15 +128,17 @@ def _literals(rules: ToolFormat, control_tokens: Mapping[str, int]) -> Literal:
     return literal
 
 
-def _call(rules: ToolFormat, tool: Tool, literal: Literal) -> str:
-    name, arguments = tool.function.name, _schema(tool)
+def _call(rules: ToolFormat, tool: Tool, literal: Literal, *, held: bool) -> str:
+    name, arguments = tool.function.name, _schema(tool if held else None)
     if rules.after_name:
         return f"{literal(name + rules.after_name)} %json {arguments}"
     head = f'{{"{rules.name_key}": {_quoted(name)}, "{rules.arguments_key}": '
     return f'{_quoted(head)} %json {arguments} "}}"'
 
 
-def _schema(tool: Tool) -> str:
+def _schema(tool: Tool | None) -> str:
+    if tool is None:
+        return orjson.dumps({"type": "object", "x-guidance": _SPACING}).decode()
     schema, name = tool.parameters, tool.function.name
     if schema.get("type", "object") != "object" or "x-guidance" in schema:
         raise InvalidRequest(

@@ -23,6 +23,9 @@ NAME_KEYS = ("name", "tool_name")
 ARGUMENT_KEYS = ("arguments", "parameters")
 OTHER_KEYS = frozenset(("id", "type", "tool_call_id"))
 """Members of a call that say nothing to its caller."""
+MOST_WHITE = 64
+"""White space next to a call that is taken for a part of it, and waits to be shown; more is content."""
+MOST_SEPARATORS = 256
 _SEPARATORS = frozenset(" \t\n\r,;[]")
 _WHITE = " \t\n\r"
 _BARE_NAME = re.compile(r"[\w.-]{1,64}")
@@ -112,16 +115,16 @@ class ToolParser:
     def _in_text(self, *, final: bool) -> bool:
         if self._may_be_bare:
             inner = self._buffer.lstrip(_WHITE)
-            if not inner and not final:
+            if not inner and not final and len(self._buffer) <= MOST_WHITE:
                 return False
             self._may_be_bare = False
-            if inner[:1] in ("{", "["):
+            if inner[:1] in ("{", "[") and len(self._buffer) - len(inner) <= MOST_WHITE:
                 self._open_section(self._buffer[: len(self._buffer) - len(inner)])
                 self._buffer = inner
                 return True
         at, mark = self._first_mark()
         if at >= 0:
-            said = self._buffer[:at].rstrip(_WHITE)
+            said = self._buffer[: at - self._white_before(at)]
             self._say(said)
             self._open_section(self._buffer[len(said) : at + len(mark)])
             self._buffer = self._buffer[at + len(mark) :]
@@ -146,8 +149,12 @@ class ToolParser:
                 if text.endswith(mark[:length]):
                     hold = length
                     break
-        before = text[: len(text) - hold]
-        return hold + len(before) - len(before.rstrip(_WHITE))
+        return hold + self._white_before(len(text) - hold)
+
+    def _white_before(self, at: int) -> int:
+        """Characters of white space before a place of the buffer, as far as they may belong to a call."""
+        near = self._buffer[max(0, at - MOST_WHITE) : at]
+        return len(near) - len(near.rstrip(_WHITE))
 
     def _say(self, text: str) -> None:
         if text:
@@ -176,7 +183,7 @@ class ToolParser:
                 return True
             if not final and mark.startswith(text):
                 return False
-        if text[0] in _SEPARATORS:
+        if text[0] in _SEPARATORS and len(self._raw) < MOST_SEPARATORS:
             self._raw += text[0]
             self._buffer = text[1:]
             return True

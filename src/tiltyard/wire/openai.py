@@ -354,11 +354,12 @@ class ChatCompletionRequest(SamplingRequest):
                     param=f"messages[{index}].tool_call_id",
                 )
         use = self.tool_use
-        if use is not None and self.structure is not None:
+        asked = self.structure
+        if use is not None and not use.forced and asked is not None and not asked.is_json:
             raise InvalidRequest(
-                f"{self.structure.param} holds the answer to a form, which leaves no room for calls of tools; send one "
-                'of them, or tool_choice "none"',
-                param="tools",
+                f"{asked.param} holds the answer to a form that leaves no room for calls of tools; send a JSON schema, "
+                'or tool_choice "none" or "required"',
+                param=asked.param,
             )
         if use is not None and use.forced and self.ignore_eos:
             raise InvalidRequest(

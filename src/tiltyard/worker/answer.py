@@ -79,14 +79,14 @@ class CallRules(NamedTuple):
     format: ToolFormat
     names: frozenset[str]
     """Functions that may be called."""
-    forced: bool
-    """Whether a grammar holds the answer to a call."""
+    held: bool
+    """Whether a grammar makes every call a right one, so that it can be shown while it is written."""
     single: bool
     """Whether one call ends the answer."""
 
     def parser(self) -> ToolParser:
         """A reader of one answer."""
-        return ToolParser(self.format, self.names, live=self.forced, single=self.single)
+        return ToolParser(self.format, self.names, live=self.held, single=self.single)
 
 
 class Terms(NamedTuple):

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tiltyard.errors import InvalidRequest, TiltyardError, Unavailable, to_http
 from tiltyard.identity.canonical import digest_of_json
-from tiltyard.wire.embeddings import embeddings_json, parse_embeddings_request
+from tiltyard.wire.embeddings import parse_embeddings_request
 from tiltyard.wire.hosts import host_name
 from tiltyard.wire.openai import (
     ChatCompletionRequest,
@@ -40,7 +40,7 @@ from tiltyard.wire.worker import (
     WorkerStatus,
 )
 from tiltyard.worker.answer import AnswerPlan, Terms
-from tiltyard.worker.embeddings import engine_requests, while_connected
+from tiltyard.worker.embeddings import embeddings_json, engine_requests, while_connected
 from tiltyard.worker.frames import ChatFraming, CompletionFraming, Framing
 from tiltyard.worker.host import AnswerRequest, ModelHost, ServedIdentity
 from tiltyard.worker.metrics import CONTENT_TYPE
@@ -320,7 +320,7 @@ async def _plan(
             "a worker needs a seed; the gateway draws one when the client sends none", param="seed"
         )
     tenant = headers.get(HEADER_TENANT) or "default"
-    structure = host.forced_calls(identity, tools) or body.structure
+    structure = host.form(identity, tools, body.structure)
     grammar = None if structure is None else await host.grammars.compile(structure, tenant)
     return host.plan(
         identity,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +22,13 @@ from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import DefaultSampling, Deployment
 from tiltyard.identity.store import IdentityStore
 from tiltyard.kernels import BLOCK_TOKENS, NativeModel, choose_isa
+from tiltyard.models.cache import digest_of_model
 from tiltyard.models.prompt import prompt_ids, refuse_too_long
 from tiltyard.models.resolve import ResolvedIdentity, render_prompt, resolve
-from tiltyard.models.sources import digest_of_model
 from tiltyard.models.stored import open_model, tokenizer_of
 from tiltyard.models.template_process import TemplateProcesses
 from tiltyard.models.tokenizer import Tokenizer
-from tiltyard.models.tool_grammar import forced_calls
+from tiltyard.models.tool_grammar import form_with_calls
 from tiltyard.wire.decoding import Decoding
 from tiltyard.wire.structured import Structure
 from tiltyard.wire.tools import ToolUse
@@ -39,6 +40,9 @@ from tiltyard.worker.packed_cache import PackedCache
 from tiltyard.worker.speculate import DraftSource, SpeculationChoice, load_draft, speculation_of
 from tiltyard.worker.spill_file import SpillFile
 
+LEAST_KV_BYTES = 256 << 20
+KV_SHARE = 8
+"""One part in so many of the machine's memory is what a worker's cache of past tokens takes unasked."""
 Progress = Callable[[int, int], None]
 """`(bytes packed, bytes in all)`."""
 
@@ -49,7 +53,8 @@ class HostSettings:
 
     threads: int
     isa: str = "auto"
-    kv_memory_bytes: int = 256 << 20
+    kv_memory_bytes: int | None = None
+    """`None`: room for one whole context, between `LEAST_KV_BYTES` and an eighth of the memory."""
     max_batch_tokens: int = 256
     max_sequences: int = 64
     packed_cache: PackedCache | None = None
@@ -110,7 +115,7 @@ class AnswerRequest:
     """Whether the answer begins with the prompt, with its scores if there are `top_logprobs`."""
     terms: Terms = DEFAULT_TERMS
     tools: ToolUse | None = None
-    """`decoding.structure` is that of `ModelHost.forced_calls` where a call is demanded."""
+    """`decoding.structure` is that of `ModelHost.form` then."""
 
 
 class ModelHost:
@@ -181,16 +186,19 @@ class ModelHost:
             renderer=self.templates,
         )
 
-    def forced_calls(self, identity: ServedIdentity, tools: ToolUse | None) -> Structure | None:
-        """What an answer is held to where a call is demanded; raises `InvalidRequest`."""
-        if tools is None or not tools.forced:
-            return None
+    def form(
+        self, identity: ServedIdentity, tools: ToolUse | None, answer: Structure | None
+    ) -> Structure | None:
+        """What an answer is held to: the form that was demanded, and that of calls; raises `InvalidRequest`."""
+        if tools is None:
+            return answer
         resolved = identity.resolved
-        return forced_calls(
+        return form_with_calls(
             resolved.forced_tool_format,
             tools,
             self.tokenizer.control_tokens,
             single=not resolved.may_call_at_once(tools),
+            answer=answer,
         )
 
     def bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
@@ -261,7 +269,9 @@ class ModelHost:
             shown_prompt_logprobs=request.prompt_logprobs,
             echo=request.echo,
             adapter=identity.adapter,
-            calls=None if request.tools is None else _call_rules(identity, request.tools),
+            calls=None
+            if request.tools is None
+            else _call_rules(identity, request.tools, held=decoding.structure is not None),
         )
         self.engine.check(plan.engine_requests()[0])
         return plan
@@ -326,10 +336,13 @@ def load_host(
     adapters = add_adapters(native, resolved.values())
     native.allocate_kv(1, first.kv_precision)  # to learn the size of a block
     bytes_a_block = native.kv_bytes_per_block + (draft.native.kv_bytes_per_block if draft else 0)
-    blocks = settings.kv_memory_bytes // bytes_a_block
+    kv_memory_bytes = settings.kv_memory_bytes
+    if kv_memory_bytes is None:
+        kv_memory_bytes = kv_memory_of(-(-architecture.max_positions // BLOCK_TOKENS) * bytes_a_block)
+    blocks = kv_memory_bytes // bytes_a_block
     if blocks < 1:
         raise ConfigurationError(
-            f"kv_memory_mb leaves {settings.kv_memory_bytes:,} bytes; a block of {BLOCK_TOKENS} tokens takes "
+            f"kv_memory_mb leaves {kv_memory_bytes:,} bytes; a block of {BLOCK_TOKENS} tokens takes "
             f"{bytes_a_block:,}. Raise kv_memory_mb.",
             param="kv_memory_mb",
         )
@@ -382,6 +395,16 @@ def load_host(
     )
 
 
+def kv_memory_of(context_bytes: int) -> int:
+    """Memory for past tokens where nobody says how much: a whole context fits, if it is not too much for the machine.
+
+    >>> kv_memory_of(1 << 20) >> 20
+    256
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(LEAST_KV_BYTES, min(context_bytes, memory // KV_SHARE))
+
+
 def hardware_name() -> str:
     """Architecture and CPU model, for the deployment manifest."""
     try:
@@ -392,12 +415,12 @@ def hardware_name() -> str:
     return f"{platform.machine()} {model}".strip()
 
 
-def _call_rules(identity: ServedIdentity, tools: ToolUse) -> CallRules:
+def _call_rules(identity: ServedIdentity, tools: ToolUse, *, held: bool) -> CallRules:
     resolved = identity.resolved
     return CallRules(
         resolved.forced_tool_format,
         tools.names,
-        forced=tools.forced,
+        held=held,
         single=not resolved.may_call_at_once(tools),
     )
 

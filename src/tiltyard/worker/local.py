@@ -91,7 +91,7 @@ class LocalModel:
             if prompt is not None
             else host.encode_chat(served, messages or (), tools=tools, truncated=truncated)
         )
-        structure = host.forced_calls(served, tools) or decoding.structure
+        structure = host.form(served, tools, decoding.structure)
         settings = served.resolved.behaviour.default_sampling if sampling is None else sampling
         if max_tokens is not None:
             settings = settings.model_copy(update={"max_tokens": max_tokens})
