@@ -17,14 +17,14 @@ from tiltyard.engine.engine import EngineConfig
 from tiltyard.engine.speculation import Speculation
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment, Weights
-from tiltyard.kernels import NativeModel
+from tiltyard.kernels import NativeModel, choose_rows
 from tiltyard.models.architecture import Architecture
 from tiltyard.models.resolve import ResolvedIdentity
 from tiltyard.models.template import PlainTemplate
 from tiltyard.models.tokenizer import Tokenizer
-from tiltyard.worker.__main__ import QuietServer, address
 from tiltyard.worker.app import WorkerDoors
 from tiltyard.worker.host import ModelHost, ServedIdentity
+from tiltyard.worker.process import QuietServer, address
 from tiltyard.worker.service import WorkerService
 
 END = 256
@@ -79,6 +79,8 @@ class ScriptedModel:
 
     def write_block(self, block: int, data: bytes) -> None:
         self.kv[block] = np.frombuffer(data, np.int64)
+
+    choose_rows = staticmethod(choose_rows)
 
     def forward(  # noqa: PLR0917
         self,

@@ -13,8 +13,9 @@ import pytest
 
 from tiltyard.errors import ModelRejected
 from tiltyard.identity.store import IdentityStore
-from tiltyard.models.adapters import CONFIG, WEIGHTS, Adapter
+from tiltyard.models.adapters import WEIGHTS, Adapter
 from tiltyard.models.architecture import Architecture
+from tiltyard.models.directory_files import ADAPTER_CONFIG
 from tiltyard.models.gguf import GgufFile
 
 GOLDENS = Path(__file__).parent / "goldens/lora"
@@ -33,8 +34,8 @@ def copy(tmp_path: Path) -> Path:
 
 
 def with_config(directory: Path, **changes: Any) -> Path:
-    config = json.loads((directory / CONFIG).read_text()) | changes
-    (directory / CONFIG).write_text(json.dumps(config))
+    config = json.loads((directory / ADAPTER_CONFIG).read_text()) | changes
+    (directory / ADAPTER_CONFIG).write_text(json.dumps(config))
     return directory
 
 

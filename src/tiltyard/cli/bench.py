@@ -163,7 +163,11 @@ def kernels(
 
 def show(name: str, reports: list[IsaReport], console: Console) -> None:
     """Print one table for all instruction sets, and one line of ceilings and of sampling for each."""
-    operators = [op for op in reports[0].steps[0].operators if op != "embed"]
+    steps = [step for report in reports for step in report.steps]
+    # The last few are those of experts and adapters, which most models have not.
+    operators = [
+        op for op in steps[0].operators if op != "embed" and any(step.operators[op] > 0 for step in steps)
+    ]
     table = Table(title=f"{name}: best step; operators in ms, waits included", title_justify="left")
     table.add_column("isa")
     table.add_column("step")

@@ -17,13 +17,13 @@ from pydantic import Field, StringConstraints, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from tiltyard.cli.settings_problems import NAME, problem_in
-from tiltyard.engine.fairness import DEFAULT_WEIGHTS
 from tiltyard.errors import ConfigurationError
 from tiltyard.identity.declaration import IdentityDeclaration, ModelDeclaration
 from tiltyard.identity.manifest import Frozen, Number, Whole
 from tiltyard.models.cache import default_cache, normalized_digest
 from tiltyard.models.sources import parse_source
 from tiltyard.router.tenants import TenantTerms
+from tiltyard.wire.terms import DEFAULT_WEIGHTS
 
 FILE_NAME = "tiltyard.toml"
 DEFAULT = "the default settings"
@@ -80,7 +80,8 @@ class WorkerSettings(Frozen):
     threads: Annotated[Whole, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
     """`auto` shares the machine's cores evenly between the workers."""
     isa: Literal["auto", "avx512_vnni", "avx512", "avx2", "neon_dot", "neon", "scalar"] = "auto"
-    kv_memory_mb: Whole = Field(default=512, ge=16)
+    kv_memory_mb: Annotated[Whole, Field(ge=16)] | Literal["auto"] = "auto"
+    """`auto`: room for one whole context of the model, between 256 MB and an eighth of the memory."""
     max_batch_tokens: Whole = Field(default=256, ge=32)
     max_sequences: Whole = Field(default=64, ge=1)
     max_queue: Whole = Field(default=256, ge=1)

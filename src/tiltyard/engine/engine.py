@@ -103,7 +103,7 @@ class Engine:
         drafts = self._draft(plan)
         batch = build_batch(plan.work, drafts)
         logits = self._run(plan, batch)
-        choices, failed = sample_and_verify(batch, logits, drafts, self.config.observe)
+        choices, failed = sample_and_verify(batch, logits, drafts, self.config.observe, self._model)
         return self._emit(plan, batch, drafts, choices, failed)
 
     def check(self, request: EngineRequest) -> None:

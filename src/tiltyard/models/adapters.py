@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from tiltyard.errors import ModelRejected
 from tiltyard.identity.canonical import Digest, Json, canonical_json, digest_of
 from tiltyard.identity.store import IdentityStore
+from tiltyard.models.directory_files import ADAPTER_CONFIG
 
-CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 MAX_RANK = 512
 MAX_HEADER = 16 << 20
@@ -106,15 +106,15 @@ class Adapter:
         """Read a directory; raises `ModelRejected` naming the file and the key that cannot be honoured."""
         name = str(directory)
         try:
-            config = json.loads((directory / CONFIG).read_bytes())
+            config = json.loads((directory / ADAPTER_CONFIG).read_bytes())
             weights = (directory / WEIGHTS).read_bytes()
         except OSError as error:
             raise ModelRejected(
                 f"adapter {name}: {error.filename} cannot be read: {error.strerror}; an adapter is a directory with "
-                f"{CONFIG} and {WEIGHTS}, as PEFT writes it"
+                f"{ADAPTER_CONFIG} and {WEIGHTS}, as PEFT writes it"
             ) from None
         except ValueError as error:
-            raise ModelRejected(f"adapter {name}: {CONFIG} is not JSON: {error}") from None
+            raise ModelRejected(f"adapter {name}: {ADAPTER_CONFIG} is not JSON: {error}") from None
         return _checked(cls(name, *_settings(name, config), weights))
 
     @classmethod
@@ -132,7 +132,7 @@ class Adapter:
             "lora_alpha": self.alpha,
             "use_rslora": self.rslora,
         }
-        (directory / CONFIG).write_text(json.dumps(config))
+        (directory / ADAPTER_CONFIG).write_text(json.dumps(config))
         (directory / WEIGHTS).write_bytes(self.weights)
 
     @property
@@ -209,11 +209,11 @@ def _pairs_adjacent(rows: NDArray[np.float32], heads: int) -> NDArray[np.float32
 def _settings(name: str, config: object) -> tuple[int, float, bool]:
     """Rank, alpha and rslora of a config in which nothing stands that we would not honour."""
     if not isinstance(config, dict):
-        raise ModelRejected(f"adapter {name}: {CONFIG} is not a JSON object")
+        raise ModelRejected(f"adapter {name}: {ADAPTER_CONFIG} is not a JSON object")
     values = dict(config)
 
     def refuse(key: str, value: object, why: str) -> ModelRejected:
-        return ModelRejected(f"adapter {name}: {CONFIG}: {key} is {value!r}; {why}")
+        return ModelRejected(f"adapter {name}: {ADAPTER_CONFIG}: {key} is {value!r}; {why}")
 
     if (kind := values.pop("peft_type", None)) != "LORA":
         raise refuse("peft_type", kind, "only 'LORA' is supported")

@@ -15,6 +15,8 @@ from tiltyard.errors import InvalidRequest
 
 SLOW_S = 0.0002
 """A mask that takes longer than handing it to a helper costs."""
+SLOW_MASKS = 16
+"""Masks after a slow one that a helper makes as well: slow and fast ones come in turns."""
 HELPERS = 4
 
 LIMITS = LLParserLimits(
@@ -78,8 +80,8 @@ class CompiledGrammar:
 class GrammarState:
     """Where one answer stands; `engine.constraint.Constraint`.
 
-    Most masks take microseconds and are made when they are asked for. Where the last one took long, the next one is
-    made by a helping thread as soon as its token is known, while the model runs the step.
+    Most masks take microseconds and are made when they are asked for. Where one took long, the next ones are made by
+    a helping thread as soon as their token is known, while the model runs the step.
     """
 
     def __init__(self, matcher: LLMatcher, mask_words: int, helpers: ThreadPoolExecutor) -> None:
@@ -87,7 +89,7 @@ class GrammarState:
         self._helpers = helpers
         self._own = np.empty(mask_words, np.uint32)
         self._ready: Future[None] | None = None
-        self._slow = False
+        self._expect_slow = 0
         self._complete = False
 
     def fill(self, mask: NDArray[np.uint32]) -> None:
@@ -107,7 +109,7 @@ class GrammarState:
         self._settle()
         self._matcher.consume_token(token)
         self._complete = self._matcher.is_stopped() and self._matcher.is_accepting()
-        if self._slow and not self._complete:
+        if self._expect_slow and not self._complete:
             self._ready = self._helpers.submit(self._compute)
 
     def allowed(self, draft: Sequence[int]) -> int:
@@ -124,7 +126,8 @@ class GrammarState:
     def _compute(self) -> None:
         began_s = time.perf_counter()
         self._matcher.unsafe_compute_mask_ptr(self._own.ctypes.data, self._own.nbytes)
-        self._slow = time.perf_counter() - began_s > SLOW_S
+        slow = time.perf_counter() - began_s > SLOW_S
+        self._expect_slow = SLOW_MASKS if slow else max(0, self._expect_slow - 1)
 
     def _settle(self) -> None:
         ready, self._ready = self._ready, None

@@ -1,14 +1,10 @@
-"""`POST /v1/embeddings` in OpenAI's shape: what may be asked, and what is answered."""
+"""`POST /v1/embeddings` in OpenAI's shape: what may be asked."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
-import numpy as np
 import orjson
-from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -73,26 +69,3 @@ def parse_embeddings_request(body: bytes) -> EmbeddingsRequest:
         return EmbeddingsRequest.model_validate(parse_object(body))
     except ValidationError as error:
         raise problem(error, EmbeddingsRequest.model_fields) from error
-
-
-def embeddings_json(
-    model: str,
-    vectors: Sequence[NDArray[np.float32]],
-    encoding: Literal["float", "base64"],
-    *,
-    prompt_tokens: int,
-) -> bytes:
-    """The answer; floats are written as the shortest decimals that read back to the same float32."""
-    data = [
-        {
-            "object": "embedding",
-            "index": index,
-            "embedding": base64.b64encode(vector.astype("<f4").tobytes()).decode()
-            if encoding == "base64"
-            else np.ascontiguousarray(vector),
-        }
-        for index, vector in enumerate(vectors)
-    ]
-    usage = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
-    answer = {"object": "list", "data": data, "model": model, "usage": usage}
-    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)

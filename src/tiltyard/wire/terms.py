@@ -18,6 +18,8 @@ MAX_DEADLINE_MS = 7 * 24 * 3600 * 1000
 _CLASS_OF_TIER: Mapping[str, ServiceClass] = {"flex": "batch", "priority": "interactive"}
 """OpenAI's `service_tier`, where it asks for something."""
 _CLASSES: tuple[str, ...] = get_args(ServiceClass)
+DEFAULT_WEIGHTS: Mapping[ServiceClass, float] = {"interactive": 32.0, "agent": 8.0, "batch": 1.0}
+"""Shares of a step; only their ratios count."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,8 @@ class WorkerSpec(WireModel):
     """All share model file, quantization and KV precision."""
     threads: int
     isa: str = "auto"
-    kv_memory_bytes: int
+    kv_memory_bytes: int | None = None
+    """`None`: by the model's context."""
     max_batch_tokens: int = 256
     max_sequences: int = 64
     max_queue: int = 256

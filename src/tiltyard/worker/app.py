@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tiltyard.errors import InvalidRequest, TiltyardError, Unavailable, to_http
 from tiltyard.identity.canonical import digest_of_json
-from tiltyard.wire.embeddings import embeddings_json, parse_embeddings_request
+from tiltyard.wire.embeddings import parse_embeddings_request
 from tiltyard.wire.hosts import host_name
 from tiltyard.wire.openai import (
     ChatCompletionRequest,
@@ -38,7 +38,7 @@ from tiltyard.wire.worker import (
     WorkerStatus,
 )
 from tiltyard.worker.answer import AnswerPlan, Terms
-from tiltyard.worker.embeddings import engine_requests, while_connected
+from tiltyard.worker.embeddings import embeddings_json, engine_requests, while_connected
 from tiltyard.worker.frames import ChatFraming, CompletionFraming, Framing
 from tiltyard.worker.host import AnswerRequest, ModelHost, ServedIdentity
 from tiltyard.worker.metrics import CONTENT_TYPE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +22,9 @@ from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import DefaultSampling, Deployment
 from tiltyard.identity.store import IdentityStore
 from tiltyard.kernels import BLOCK_TOKENS, NativeModel, choose_isa
+from tiltyard.models.cache import digest_of_model
 from tiltyard.models.prompt import prompt_ids, refuse_too_long
 from tiltyard.models.resolve import ResolvedIdentity, render_prompt, resolve
-from tiltyard.models.sources import digest_of_model
 from tiltyard.models.stored import open_model, tokenizer_of
 from tiltyard.models.tokenizer import Tokenizer
 from tiltyard.wire.decoding import Decoding
@@ -35,6 +36,9 @@ from tiltyard.worker.packed_cache import PackedCache
 from tiltyard.worker.speculate import DraftSource, SpeculationChoice, load_draft, speculation_of
 from tiltyard.worker.spill_file import SpillFile
 
+LEAST_KV_BYTES = 256 << 20
+KV_SHARE = 8
+"""One part in so many of the machine's memory is what a worker's cache of past tokens takes unasked."""
 Progress = Callable[[int, int], None]
 """`(bytes packed, bytes in all)`."""
 
@@ -45,7 +49,8 @@ class HostSettings:
 
     threads: int
     isa: str = "auto"
-    kv_memory_bytes: int = 256 << 20
+    kv_memory_bytes: int | None = None
+    """`None`: room for one whole context, between `LEAST_KV_BYTES` and an eighth of the memory."""
     max_batch_tokens: int = 256
     max_sequences: int = 64
     packed_cache: PackedCache | None = None
@@ -285,10 +290,13 @@ def load_host(
     adapters = add_adapters(native, resolved.values())
     native.allocate_kv(1, first.kv_precision)  # to learn the size of a block
     bytes_a_block = native.kv_bytes_per_block + (draft.native.kv_bytes_per_block if draft else 0)
-    blocks = settings.kv_memory_bytes // bytes_a_block
+    kv_memory_bytes = settings.kv_memory_bytes
+    if kv_memory_bytes is None:
+        kv_memory_bytes = kv_memory_of(-(-architecture.max_positions // BLOCK_TOKENS) * bytes_a_block)
+    blocks = kv_memory_bytes // bytes_a_block
     if blocks < 1:
         raise ConfigurationError(
-            f"kv_memory_mb leaves {settings.kv_memory_bytes:,} bytes; a block of {BLOCK_TOKENS} tokens takes "
+            f"kv_memory_mb leaves {kv_memory_bytes:,} bytes; a block of {BLOCK_TOKENS} tokens takes "
             f"{bytes_a_block:,}. Raise kv_memory_mb.",
             param="kv_memory_mb",
         )
@@ -339,6 +347,16 @@ def load_host(
         spill=spill,
         expert_counters=(lambda: native.expert_counters) if architecture.n_experts else None,
     )
+
+
+def kv_memory_of(context_bytes: int) -> int:
+    """Memory for past tokens where nobody says how much: a whole context fits, if it is not too much for the machine.
+
+    >>> kv_memory_of(1 << 20) >> 20
+    256
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(LEAST_KV_BYTES, min(context_bytes, memory // KV_SHARE))
 
 
 def hardware_name() -> str:
