@@ -263,3 +263,27 @@ def test_two_tenants_users_of_one_name_are_two_people(tmp_path: Path) -> None:
             assert subjects == ["acme:bob", "other:bob"]
             assert log.erase_subject("acme:bob") == 1
             assert [event.tenant for event in log.read(types=(GenerationFinished,))] == ["acme", "other"]
+
+
+def test_a_request_that_cannot_make_its_deadline_is_shed_before_it_costs_anything(tmp_path: Path) -> None:
+    """vLLM #58192: the work was done before the refusal. vLLM #18826: nothing told a client when to come back."""
+    with tenancy(tmp_path, daily_budget=9.0) as (stage, http):
+        worker = stage.registry.workers[0]
+        chat(http, "!count 600", max_tokens=600)  # the gateway learns the worker's pace
+        assert worker.status is not None
+        worker.status = worker.status.model_copy(update={"waiting": 40})
+        held = threading.Thread(target=lambda: chat(http, "!hold", max_tokens=2000))
+        held.start()
+        while not stage.workers[0].running:
+            pass
+        hurried = {"x-tiltyard-queue-deadline-ms": "1"}
+        body = {"model": "chat", "messages": [{"role": "user", "content": "x" * 40}], "max_tokens": 2000}
+        answer = http.post("/v1/chat/completions", json=body, headers=hurried)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (429, "shed")
+        assert int(answer.headers["retry-after"]) >= 1
+        assert answer.headers["x-should-retry"] == "true"
+        patient = {"x-tiltyard-queue-deadline-ms": "600000"}
+        assert http.post("/v1/chat/completions", json=body, headers=patient).status_code == 200
+        stage.workers[0].let_go.set()
+        held.join()
+        assert len(stage.workers[0].served) == 3

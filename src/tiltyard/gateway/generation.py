@@ -32,7 +32,7 @@ from tiltyard.gateway.door import Door
 from tiltyard.gateway.record import Asked, Ending, event_of, said
 from tiltyard.identity.canonical import Json, canonical_json
 from tiltyard.router.ledger import Ask
-from tiltyard.router.router import Lease
+from tiltyard.router.router import Lease, Queue
 from tiltyard.telemetry.metrics import BLIND
 from tiltyard.wire.answers import UsageJson, usage_json
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
@@ -48,6 +48,12 @@ TEMPLATE_TOKENS = 1024
 """More than any template known to us adds to a conversation."""
 
 _logger = logging.getLogger(__name__)
+
+
+class Shed(Overloaded):
+    """The request cannot be begun by the deadline that it brought."""
+
+    default_code = "shed"
 
 
 def draw_seed() -> int:
@@ -136,6 +142,7 @@ class Generation:
         the failure is recorded.
         """
         door = self._door
+        self._refuse_if_too_late()
         await self._charge.reserve()
         end: FinishReason = "failed"
         error: str | None = "internal_error"
@@ -193,7 +200,9 @@ class Generation:
             begun = False
             name = self._route.worker.name
             try:
-                with self._door.router.lease(name, self._estimated_tokens(), blind=self._blind) as lease:
+                with self._door.router.lease(
+                    name, self._estimated_tokens(), blind=self._blind, queue=self._queue
+                ) as lease:
                     self._reached_before |= self._attempt.reached
                     self._attempt = Attempt(self._door.hop, self._route, self.kind)
                     async with aclosing(self._attempt.frames(*self._for_worker())) as frames:
@@ -231,9 +240,10 @@ class Generation:
         except (KeyError, TypeError, IndexError, AttributeError, ValidationError) as error:
             raise self._attempt.unreadable("has an unknown shape") from error
         if tokens:
-            lease.progress(tokens)
             if self._first_token_ms is None:
                 self._first_token_ms = self._elapsed_ms()
+                lease.progress(self._estimated_prompt_tokens())  # the prompt is done
+            lease.progress(tokens)
         usage = chunk.pop("usage", None)
         chunk.update(self._head)
         if self.request.include_usage:
@@ -294,6 +304,23 @@ class Generation:
         metrics.prompt_tokens.labels(name).inc(event.prompt_tokens)
         metrics.cached_tokens.labels(name).inc(event.cached_tokens)
         metrics.completion_tokens.labels(name).inc(event.completion_tokens)
+
+    def _refuse_if_too_late(self) -> None:
+        """Raise `Overloaded` for a request that cannot be begun by its deadline, before it costs anybody anything."""
+        deadlines = [d for d in (self._terms.queue_deadline_ms, self._terms.deadline_ms) if d is not None]
+        if not deadlines:
+            return
+        wait_s = self._door.router.expected_wait_s(self._route.worker, self._queue, self._estimated_tokens())
+        if wait_s * 1000 > min(deadlines):
+            raise Shed(
+                f"this request would wait about {wait_s:,.1f} s for those that {self._caller.tenant} has waiting in "
+                f"class {self._terms.service_class}; its deadline is {min(deadlines):,} ms. Allow more, or come back later.",
+                retry_after_s=wait_s - min(deadlines) / 1000,
+            )
+
+    @property
+    def _queue(self) -> Queue:
+        return Queue(self._caller.tenant, self._terms.service_class)
 
     def _ask(self) -> Ask:
         """What this request may use: an estimate for the rate, the most that it can cost for the budgets."""
