@@ -86,7 +86,14 @@ def create_gateway(
         await gate.keys.aclose()
         await door.ledger.aclose()
 
-    app = FastAPI(title="tiltyard", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(
+        title="tiltyard",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     app.state.answering = door.answering
     app.state.tellings = door.tellings
     app.add_middleware(GateMiddleware, gate=gate, errors=metrics.errors)
