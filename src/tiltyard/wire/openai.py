@@ -422,7 +422,12 @@ def chat_request(value: Mapping[str, Json]) -> ChatCompletionRequest:
 
 def parse_completion_request(body: bytes) -> CompletionRequest:
     """Read and check a plain completion request; raises as `parse_chat_request` does."""
+    return completion_request(parse_object(body))
+
+
+def completion_request(value: Mapping[str, Json]) -> CompletionRequest:
+    """Check a plain completion request that was read already."""
     try:
-        return CompletionRequest.model_validate(parse_object(body))
+        return CompletionRequest.model_validate(dict(value))
     except ValidationError as error:
         raise problem(error, CompletionRequest.model_fields) from error

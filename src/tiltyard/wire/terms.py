@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, cast, get_args
 
 from tiltyard.errors import InvalidRequest
@@ -37,6 +37,8 @@ class ServiceTerms:
     """By then the answer must have ended."""
     speculate: bool = True
     """Whether tokens may be guessed ahead, where the worker does so."""
+    class_named: bool = field(default=False, compare=False)
+    """Whether the client said the class; else its tenant's default applies."""
 
     @classmethod
     def read(cls, headers: Mapping[str, str], tier: str | None = None) -> ServiceTerms:
@@ -64,7 +66,12 @@ class ServiceTerms:
             _milliseconds(headers, HEADER_QUEUE_DEADLINE),
             _milliseconds(headers, HEADER_DEADLINE),
             speculation == "on",
+            HEADER_CLASS in headers or tier in _CLASS_OF_TIER,
         )
+
+    def of_class(self, service_class: ServiceClass) -> ServiceTerms:
+        """The same terms in another class."""
+        return replace(self, service_class=service_class)
 
     def headers(self, *, elapsed_ms: float) -> dict[str, str]:
         """The headers for the next hop, which starts to count `elapsed_ms` later."""
