@@ -104,7 +104,7 @@ class Attempt:
         if not isinstance(chunk, dict):
             raise self.unreadable("is not an object")
         if "error" in chunk:
-            raise error_from_body(502, chunk)
+            raise error_from_body(_status_of(chunk["error"]), chunk)
         return chunk
 
     def unreadable(self, what: str) -> UpstreamFailed:
@@ -112,3 +112,8 @@ class Attempt:
         return UpstreamFailed(
             f"worker {self._route.worker.name} sent a frame that {what}", code="stream_unreadable"
         )
+
+
+def _status_of(error: object) -> int:
+    """What an error in a stream, which has no status of its own, would have been: whose fault it is stands in its type."""
+    return 400 if isinstance(error, dict) and error.get("type") == "invalid_request_error" else 502

@@ -109,7 +109,8 @@ def _is_token_id(value: object) -> bool:
 def _token_ids(value: object) -> object:
     if isinstance(value, dict):
         for key in value:
-            if not (isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) <= 9):
+            sound = isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) <= 9
+            if not sound or str(int(key)) != key:  # "7" and "07" would be one token with two biases
                 raise PydanticCustomError("token_id", "{key} is not a token id", {"key": repr(key)})
     return value
 

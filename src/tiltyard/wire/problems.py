@@ -12,6 +12,8 @@ from pydantic_core import ErrorDetails
 from tiltyard.errors import InvalidRequest, UnknownField
 from tiltyard.identity.canonical import Json
 
+LONGEST_PATH = 200
+"""Characters of a field's name in an error; a schema may be nested a thousand deep."""
 NOT_SUPPORTED = "not_supported"
 """Type of the custom validation errors that mean: known, and not honoured."""
 
@@ -102,7 +104,7 @@ def path_of(location: tuple[int | str, ...]) -> str:
             path += f"[{step}]"
         else:
             path += f".{step}" if path else step
-    return path
+    return path if len(path) <= LONGEST_PATH else path[:LONGEST_PATH] + "..."
 
 
 def _shown(value: object) -> str:

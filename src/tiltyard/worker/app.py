@@ -320,6 +320,7 @@ async def _plan(
             tenant=tenant,
             sampling=body.effective_sampling(identity.resolved.behaviour.default_sampling),
             seed=body.seed,
+            longest_is_default=body.answer_tokens is None,
             decoding=body.decoding,
             grammar=grammar,
             n=body.n,
