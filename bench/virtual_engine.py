@@ -29,7 +29,7 @@ from tiltyard.engine.engine import Engine, EngineConfig
 from tiltyard.engine.fairness import FairnessConfig
 from tiltyard.engine.request import EngineCounters, EngineRequest, RequestClass, SamplingSettings, StepResult
 from tiltyard.engine.spill import SpillStore
-from tiltyard.kernels import choose_isa
+from tiltyard.kernels import choose_isa, choose_rows
 from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
 from tiltyard.worker.load import load_native
@@ -60,6 +60,8 @@ class VirtualModel:
     def __init__(self, cost: StepCost) -> None:
         self._cost = cost
         self.last_step_s = 0.0
+
+    choose_rows = staticmethod(choose_rows)
 
     def forward(  # noqa: PLR0917
         self,

@@ -19,7 +19,7 @@ from tiltyard.engine.request import EngineRequest, RequestClass, SamplingSetting
 from tiltyard.engine.sequence import RunningSequence
 from tiltyard.engine.speculation import Speculation, StepCosts
 from tiltyard.engine.spill import SpillStore
-from tiltyard.kernels import BLOCK_TOKENS
+from tiltyard.kernels import BLOCK_TOKENS, choose_rows
 
 VOCABULARY = 61
 NEVER_WRITTEN = -1
@@ -40,6 +40,8 @@ class ToyModel:
 
     def write_block(self, block: int, data: bytes) -> None:
         self.kv[block] = np.frombuffer(data, np.int64).reshape(self.kv[block].shape)
+
+    choose_rows = staticmethod(choose_rows)
 
     def forward(  # noqa: PLR0917
         self,

@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <stdexcept>
@@ -51,58 +52,58 @@ Array<T, 1> owned(std::unique_ptr<T[]> data, size_t n) {
     return Array<T, 1>(raw, {n}, owner);
 }
 
+template <class T>
+Array<T, 2> owned(std::unique_ptr<T[]> data, size_t rows, size_t columns) {
+    T* raw = data.release();
+    nb::capsule owner(raw, [](void* p) noexcept { delete[] static_cast<T*>(p); });
+    return Array<T, 2>(raw, {rows, columns}, owner);
+}
+
 KvPrecision kv_precision(const std::string& name) {
     if (name == "f16") return KvPrecision::f16;
     if (name == "int8") return KvPrecision::int8;
     refuse("precision is '" + name + "'; it must be 'f16' or 'int8'");
 }
 
-void forward(Model& model, Ids tokens, Ids positions, Ids sequences, Array<const int32_t, 2> tables,
-             Ids output_rows, Array<float, 2> logits, std::optional<Ids> adapters) {
+// What a pass runs; where its results go is for the caller to say.
+Batch checked_batch(const Model& model, Ids tokens, Ids positions, Ids sequences,
+                    Array<const int32_t, 2> tables, Ids output_rows, std::optional<Ids> adapters,
+                    const char* name, Array<float, 2> outputs, int width) {
     check_length("positions", positions.size(), tokens.size());
     check_length("sequences", sequences.size(), tokens.size());
-    check_length("logits", logits.shape(0), output_rows.size());
+    check_length(name, outputs.shape(0), output_rows.size());
     if (adapters) check_length("adapters", adapters->size(), tables.shape(0));
-    if (logits.shape(1) != (size_t)model.shape().vocab)
-        refuse("logits has rows of " + std::to_string(logits.shape(1)) + "; the vocabulary has " +
-               std::to_string(model.shape().vocab));
-    const Batch batch{size_of(tokens.size(), "tokens"),
-                      size_of(tables.shape(0), "tables"),
-                      size_of(tables.shape(1), "tables"),
-                      size_of(output_rows.size(), "output_rows"),
-                      tokens.data(),
-                      positions.data(),
-                      sequences.data(),
-                      tables.data(),
-                      output_rows.data(),
-                      logits.data(),
-                      nullptr,
-                      adapters ? adapters->data() : nullptr};
+    if (outputs.shape(1) != (size_t)width)
+        refuse(std::string(name) + " has rows of " + std::to_string(outputs.shape(1)) + "; the model's " +
+               (width == model.shape().vocab ? "vocabulary has " : "width is ") + std::to_string(width));
+    return {size_of(tokens.size(), "tokens"),
+            size_of(tables.shape(0), "tables"),
+            size_of(tables.shape(1), "tables"),
+            size_of(output_rows.size(), "output_rows"),
+            tokens.data(),
+            positions.data(),
+            sequences.data(),
+            tables.data(),
+            output_rows.data(),
+            nullptr,
+            nullptr,
+            adapters ? adapters->data() : nullptr};
+}
+
+void forward(Model& model, Ids tokens, Ids positions, Ids sequences, Array<const int32_t, 2> tables,
+             Ids output_rows, Array<float, 2> logits, std::optional<Ids> adapters) {
+    Batch batch = checked_batch(model, tokens, positions, sequences, tables, output_rows, adapters, "logits",
+                                logits, model.shape().vocab);
+    batch.logits = logits.data();
     nb::gil_scoped_release release;
     model.forward(batch);
 }
 
 void embed(Model& model, Ids tokens, Ids positions, Ids sequences, Array<const int32_t, 2> tables,
            Ids output_rows, Array<float, 2> hidden, std::optional<Ids> adapters) {
-    check_length("positions", positions.size(), tokens.size());
-    check_length("sequences", sequences.size(), tokens.size());
-    check_length("hidden", hidden.shape(0), output_rows.size());
-    if (adapters) check_length("adapters", adapters->size(), tables.shape(0));
-    if (hidden.shape(1) != (size_t)model.shape().dim)
-        refuse("hidden has rows of " + std::to_string(hidden.shape(1)) + "; the model's width is " +
-               std::to_string(model.shape().dim));
-    const Batch batch{size_of(tokens.size(), "tokens"),
-                      size_of(tables.shape(0), "tables"),
-                      size_of(tables.shape(1), "tables"),
-                      size_of(output_rows.size(), "output_rows"),
-                      tokens.data(),
-                      positions.data(),
-                      sequences.data(),
-                      tables.data(),
-                      output_rows.data(),
-                      nullptr,
-                      hidden.data(),
-                      adapters ? adapters->data() : nullptr};
+    Batch batch = checked_batch(model, tokens, positions, sequences, tables, output_rows, adapters, "hidden",
+                                hidden, model.shape().dim);
+    batch.hidden = hidden.data();
     nb::gil_scoped_release release;
     model.forward(batch);
 }
@@ -119,27 +120,47 @@ RopeStyle rope_style(const std::string& name) {
     refuse("rope_style is '" + name + "'; it must be 'adjacent' or 'halves'");
 }
 
+// How each row of logits is sampled.
+struct RowSettings {
+    Floats temperature;
+    Ids top_k;
+    Floats top_p, min_p;
+    Array<const uint64_t, 1> seeds;
+    Array<const int64_t, 1> positions;
+
+    void check(size_t rows) const {
+        check_length("temperature", temperature.size(), rows);
+        check_length("top_k", top_k.size(), rows);
+        check_length("top_p", top_p.size(), rows);
+        check_length("min_p", min_p.size(), rows);
+        check_length("seeds", seeds.size(), rows);
+        check_length("positions", positions.size(), rows);
+    }
+    SamplingRow row(size_t r) const {
+        return {temperature.data()[r], top_k.data()[r], top_p.data()[r],
+                min_p.data()[r],       seeds.data()[r], (uint64_t)positions.data()[r]};
+    }
+};
+
+[[noreturn]] void refuse_row(size_t row, const std::string& reason) {
+    refuse("row " + std::to_string(row) + ": " + reason);
+}
+
 Array<int32_t, 1> sample_rows(Array<const float, 2> logits, Floats temperature, Ids top_k, Floats top_p,
                               Floats min_p, Array<const uint64_t, 1> seeds, Array<const int64_t, 1> positions,
                               const std::string& isa) {
     const size_t rows = logits.shape(0);
     const int vocab = size_of(logits.shape(1), "logits");
-    check_length("temperature", temperature.size(), rows);
-    check_length("top_k", top_k.size(), rows);
-    check_length("top_p", top_p.size(), rows);
-    check_length("min_p", min_p.size(), rows);
-    check_length("seeds", seeds.size(), rows);
-    check_length("positions", positions.size(), rows);
+    const RowSettings settings{temperature, top_k, top_p, min_p, seeds, positions};
+    settings.check(rows);
     auto tokens = std::make_unique<int32_t[]>(rows);
     {
         nb::gil_scoped_release release;
         Sampler sampler(kernels_for(isa), vocab);
         for (size_t r = 0; r < rows; r++) try {
-                tokens[r] = sampler.sample(logits.data() + r * vocab,
-                                           {temperature.data()[r], top_k.data()[r], top_p.data()[r],
-                                            min_p.data()[r], seeds.data()[r], (uint64_t)positions.data()[r]});
+                tokens[r] = sampler.sample(logits.data() + r * vocab, settings.row(r));
             } catch (const std::invalid_argument& error) {
-                refuse("row " + std::to_string(r) + ": " + error.what());
+                refuse_row(r, error.what());
             }
     }
     return owned(std::move(tokens), rows);
@@ -147,11 +168,58 @@ Array<int32_t, 1> sample_rows(Array<const float, 2> logits, Floats temperature, 
 
 using Scores = std::tuple<Array<float, 1>, Array<int32_t, 1>, Array<int32_t, 2>, Array<float, 2>>;
 
-template <class T>
-Array<T, 2> owned(std::unique_ptr<T[]> data, size_t rows, size_t columns) {
-    T* raw = data.release();
-    nb::capsule owner(raw, [](void* p) noexcept { delete[] static_cast<T*>(p); });
-    return Array<T, 2>(raw, {rows, columns}, owner);
+using Choices = std::tuple<Array<int32_t, 1>, Array<float, 1>, Array<int32_t, 2>, Array<float, 2>>;
+using RowJob = std::function<void(int, int)>;  // (row, thread)
+
+// `for_rows(rows, job)` runs the job for each row, on threads below `threads`.
+template <class ForRows>
+Choices choose(const KernelTable& kernels, int threads, ForRows for_rows, Array<float, 2> logits,
+               const RowSettings& settings, Ids masked, Array<const uint32_t, 2> masks, Ids top) {
+    const int rows = size_of(logits.shape(0), "logits"), vocab = size_of(logits.shape(1), "logits");
+    settings.check(rows);
+    check_length("top", top.size(), rows);
+    check_length("masks", masks.shape(0), masked.size());
+    if (masked.size()) check_length("a row of masks", masks.shape(1), ((size_t)vocab + 31) / 32);
+    std::vector<const uint32_t*> mask_of(rows, nullptr);
+    for (size_t i = 0; i < masked.size(); i++) {
+        const int row = masked.data()[i];
+        if (row < 0 || row >= rows)
+            refuse("masked has row " + std::to_string(row) + "; there are " + std::to_string(rows));
+        mask_of[row] = masks.data() + i * masks.shape(1);
+    }
+    int most = 0;
+    for (int r = 0; r < rows; r++) {
+        if (top.data()[r] > vocab)
+            refuse_row(r, "top is " + std::to_string(top.data()[r]) + "; the vocabulary has " +
+                              std::to_string(vocab));
+        most = std::max(most, top.data()[r]);
+    }
+    auto tokens = std::make_unique<int32_t[]>(rows);
+    auto logprobs = std::make_unique<float[]>(rows);
+    auto top_ids = std::make_unique<int32_t[]>((size_t)rows * most);
+    auto top_logprobs = std::make_unique<float[]>((size_t)rows * most);
+    {
+        nb::gil_scoped_release release;
+        std::vector<std::string> errors(rows);
+        std::vector<std::unique_ptr<Sampler>> samplers(threads);
+        for_rows(rows, [&](int r, int thread) {
+            try {
+                auto& sampler = samplers[thread];
+                if (!sampler) sampler = std::make_unique<Sampler>(kernels, vocab);
+                RowScores scores;
+                if (const int k = top.data()[r]; k >= 0)
+                    scores = {k, &logprobs[r], &top_ids[(size_t)r * most], &top_logprobs[(size_t)r * most]};
+                tokens[r] =
+                    sampler->choose(logits.data() + (size_t)r * vocab, settings.row(r), mask_of[r], scores);
+            } catch (const std::exception& error) {
+                errors[r] = error.what();
+            }
+        });
+        for (int r = 0; r < rows; r++)
+            if (!errors[r].empty()) refuse_row(r, errors[r]);
+    }
+    return {owned(std::move(tokens), rows), owned(std::move(logprobs), rows),
+            owned(std::move(top_ids), rows, most), owned(std::move(top_logprobs), rows, most)};
 }
 
 Scores score_tokens(Array<const float, 2> logits, Ids tokens, int k, const std::string& isa) {
@@ -231,6 +299,11 @@ nb::dict expert_counters(const Model& model) {
 }
 
 }  // namespace
+
+#define TILTYARD_CHOOSE_ARGUMENTS                                                                        \
+    "logits"_a.noconvert(), "temperature"_a.noconvert(), "top_k"_a.noconvert(), "top_p"_a.noconvert(),   \
+        "min_p"_a.noconvert(), "seeds"_a.noconvert(), "positions"_a.noconvert(), "masked"_a.noconvert(), \
+        "masks"_a.noconvert(), "top"_a.noconvert()
 
 NB_MODULE(_native, m) {
     m.doc() =
@@ -369,6 +442,25 @@ NB_MODULE(_native, m) {
              "As `forward`, but writes what the head would have multiplied: the final norm's output.\n\n"
              "hidden: float32 [R, dim], written.")
         .def(
+            "choose_rows",
+            [](Model& model, Array<float, 2> logits, Floats temperature, Ids top_k, Floats top_p,
+               Floats min_p, Array<const uint64_t, 1> seeds, Array<const int64_t, 1> positions, Ids masked,
+               Array<const uint32_t, 2> masks, Ids top) {
+                const auto shared = [&](int rows, const RowJob& job) { model.for_rows(rows, job); };
+                return choose(model.kernels(), model.threads(), shared, logits,
+                              {temperature, top_k, top_p, min_p, seeds, positions}, masked, masks, top);
+            },
+            TILTYARD_CHOOSE_ARGUMENTS,
+            "Tokens as sample_rows does, of rows that may be masked, on the threads of `forward`.\n\n"
+            "masks: uint32 [M, (V + 31) // 32], for the rows that `masked` names: a token comes only where "
+            "bit "
+            "i % 32\nof word i // 32 is 1; those rows are changed. top [R]: how many of the likeliest tokens "
+            "are asked for, -1 for\nno log probabilities. Returns tokens [R], -1 where a mask leaves none; "
+            "log "
+            "probabilities [R] at temperature 1,\nbefore the mask; the likeliest tokens and theirs, [R, "
+            "max(top)] "
+            "each. Raises ValueError naming the row.")
+        .def(
             "copy_block",
             [](Model& model, int source, int target) {
                 nb::gil_scoped_release release;
@@ -436,6 +528,18 @@ NB_MODULE(_native, m) {
           "they apply in\n"
           "that order. Raises ValueError naming the row.");
     m.def(
+        "choose_rows",
+        [](Array<float, 2> logits, Floats temperature, Ids top_k, Floats top_p, Floats min_p,
+           Array<const uint64_t, 1> seeds, Array<const int64_t, 1> positions, Ids masked,
+           Array<const uint32_t, 2> masks, Ids top, const std::string& isa) {
+            const auto in_turn = [](int rows, const RowJob& job) {
+                for (int r = 0; r < rows; r++) job(r, 0);
+            };
+            return choose(kernels_for(isa), 1, in_turn, logits,
+                          {temperature, top_k, top_p, min_p, seeds, positions}, masked, masks, top);
+        },
+        TILTYARD_CHOOSE_ARGUMENTS, nb::kw_only(), "isa"_a = "", "As NativeModel.choose_rows, row after row.");
+    m.def(
         "apply_penalties",
         [](Array<float, 1> row, Ids token_ids, Ids output_counts, float repetition, float presence,
            float frequency) {
@@ -460,16 +564,6 @@ NB_MODULE(_native, m) {
         },
         "row"_a.noconvert(), "token_ids"_a.noconvert(), "values"_a.noconvert(),
         "In place: row[token_ids] += values.");
-    m.def(
-        "apply_mask",
-        [](Array<float, 1> row, Array<const uint32_t, 1> mask) {
-            const int vocab = size_of(row.size(), "row");
-            check_length("mask", mask.size(), ((size_t)vocab + 31) / 32);
-            nb::gil_scoped_release release;
-            apply_mask(row.data(), vocab, mask.data());
-        },
-        "row"_a.noconvert(), "mask"_a.noconvert(),
-        "In place: row[i] becomes minus infinity where bit i % 32 of mask[i // 32] is 0.");
     m.def("score_tokens", &score_tokens, "logits"_a.noconvert(), "tokens"_a.noconvert(), "k"_a, nb::kw_only(),
           "isa"_a = "",
           "For each row of logits [R, V] and its token: log probability [R], rank [R] (1: the likeliest; "

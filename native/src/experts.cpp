@@ -21,8 +21,8 @@ void choose_experts(const KernelTable& kernels, const float* logits, int experts
         }
         chosen[rank] = best;
     }
-    float* exponentials = scratch + round_up(experts, 8);
-    kernels.row_weights(logits, experts, logits[chosen[0]], 1.0f, scratch, exponentials);
+    float* exponentials = scratch;
+    kernels.row_weights(logits, experts, logits[chosen[0]], 1.0f, exponentials);
     float total = 0;
     if (normalize)
         for (int rank = 0; rank < used; rank++) total += exponentials[chosen[rank]];

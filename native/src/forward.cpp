@@ -16,6 +16,9 @@ namespace {
 constexpr int kHeadTiles = 8;  // a tile of the head alone is a short piece of work
 // Up to so many rows each thread norms them for itself, which costs less than a phase that all wait for.
 constexpr int kOwnNormRows = 4;
+// Up to so many rows the memory is what a step waits for: nobody waits without reading ahead.
+constexpr int kReadAheadRows = 8;
+constexpr size_t kReadAhead = size_t{128} << 10;
 // From so many rows on, unpacking a tile once is cheaper than at each register block.
 constexpr int kUnpackRows = 16;
 
@@ -44,8 +47,10 @@ class ForwardPass {
             const Layer& layer = m_.layers_[i];
             norm(walker, layer.attention_norm, b_.rows, nullptr, {&layer.query, &layer.key, &layer.value});
             lower(walker, i, {Site::query, Site::key, Site::value}, {});
+            walker.read_ahead(layer.attention_output, layer.attention_output.tiles(), 1);
             qkv(walker, i);
             attend(walker, i);
+            if (!s_.experts) walker.read_ahead(layer.gate, ff_ / kQuantBlock, 2);
             lower(walker, i, {Site::attention_output}, rows_of(w_.attended, attended_));
             add_product(walker, i, Site::attention_output, rows_of(w_.attended, attended_));
             if (s_.experts) {
@@ -54,7 +59,10 @@ class ForwardPass {
             }
             norm(walker, layer.ff_norm, b_.rows, nullptr, {&layer.gate, &layer.up});
             lower(walker, i, {Site::gate, Site::up}, {});
+            walker.read_ahead(layer.down, layer.down.tiles(), 1);
             gate_up(walker, i);
+            if (i + 1 < s_.layers)
+                walker.read_ahead(m_.layers_[i + 1].query, s_.heads, s_.head_dim / kTileRows);
             lower(walker, i, {Site::down}, rows_of(w_.hidden, ff_));
             add_product(walker, i, Site::down, rows_of(w_.hidden, ff_));
         }
@@ -74,6 +82,14 @@ class ForwardPass {
     };
     // One thread's way through the phases.
     struct Walker {
+        // This thread's share of the matrices of a coming phase: `units` pieces of `tiles` tiles of `w`.
+        void read_ahead(const PackedMatrix& w, int units, int tiles) {
+            if (pass.b_.rows > kReadAheadRows) return;
+            const int threads = pass.m_.pool_.size(), first = units * walk.thread / threads,
+                      end = units * (walk.thread + 1) / threads;
+            const size_t bytes = (size_t)(end - first) * tiles * w.tile_bytes();
+            walk.read_ahead(w.tile(std::min(first * tiles, w.tiles() - 1)), std::min(bytes, kReadAhead));
+        }
         Walker(ForwardPass& pass, ThreadPool::Walk& walk)
             : pass(pass),
               walk(walk),
@@ -94,6 +110,7 @@ class ForwardPass {
         // units are taken `chunk` neighbours at a time
         template <class Unit>
         void each(Operator op, int units, int chunk, Unit unit) {
+            own.phase++;
             walk.each(units, chunk, unit);
             if (walk.thread) return;
             const auto now = std::chrono::steady_clock::now();
@@ -134,26 +151,43 @@ class ForwardPass {
     void product(Walker& walker, const PackedMatrix& w, const uint8_t* weights, const Activations& x, int t0,
                  int t1, float* out, int stride) const {
         const int form = static_cast<int>(w.form());
-        const auto kernel = k_.tile[form];
         const bool unpack = k_.unpack[form] && t1 - t0 >= kUnpackRows && w.blocks() <= kUnpackBlocks;
         if (unpack) k_.unpack[form](weights, w.blocks(), walker.unpacked);
-        alignas(64) float o[kTileTokens * kTileRows];
+        const auto kernel = unpack ? k_.tile_unpacked[form] : k_.tile[form];
+        const uint8_t* tile = unpack ? walker.unpacked : weights;
         for (int t = t0; t < t1;) {
             // five rows as 3 + 2: a lone row would cost as much as three
             const int calls = (t1 - t + k_.tile_tokens - 1) / k_.tile_tokens,
                       n = (t1 - t + calls - 1) / calls;
-            if (unpack)
-                k_.tile_unpacked[form](weights, walker.unpacked, w.blocks(), x.from(t), n, o);
-            else
-                kernel(weights, w.blocks(), x.from(t), n, o);
-            for (int i = 0; i < n; i++)
-                std::memcpy(out + (size_t)(t - t0 + i) * stride, o + i * kTileRows, kTileRows * 4);
+            kernel(tile, w.blocks(), x.from(t), n, out + (size_t)(t - t0) * stride, stride);
             t += n;
         }
+        if (!k_.add_outliers[form]) return;
+        for (int t = t0; t < t1; t += kChunkRows) {
+            const auto& outliers = outliers_of(walker, x, t, std::min(t1, t + kChunkRows));
+            k_.add_outliers[form](weights, outliers.list.data(), outliers.count,
+                                  out + (size_t)(t - t0) * stride, stride);
+        }
+    }
+    // Many tiles of a phase meet the same rows: their outliers are looked up once.
+    const Workspace::ThreadScratch::Outliers& outliers_of(Walker& walker, const Activations& x, int t0,
+                                                          int t1) const {
+        const size_t chunk = t0 / kChunkRows;
+        auto& known = walker.own.outliers;
+        if (chunk >= known.size()) known.resize(chunk + 1);
+        auto& entry = known[chunk];
+        const float* of = x.outlier + t0 * x.row_blocks;
+        if (entry.phase != walker.own.phase || entry.of != of || entry.rows != t1 - t0) {
+            const size_t most = (t1 - t0) * x.row_blocks;
+            if (entry.list.size() < most) entry.list.resize(most);
+            entry.count = k_.list_outliers(x.from(t0), t1 - t0, entry.list.data());
+            entry.phase = walker.own.phase, entry.of = of, entry.rows = t1 - t0;
+        }
+        return entry;
     }
     template <class Chunk>
-    void chunks(int rows, Chunk chunk) const {
-        for (int t0 = 0; t0 < rows; t0 += kChunkRows) chunk(t0, std::min(rows, t0 + kChunkRows));
+    void chunks(int first, int end, Chunk chunk) const {
+        for (int t0 = first; t0 < end; t0 += kChunkRows) chunk(t0, std::min(end, t0 + kChunkRows));
     }
 
     void embed(Walker& walker) {
@@ -212,7 +246,7 @@ class ForwardPass {
             const int low = is_query ? 0 : is_key ? 1 : 2;
             const Activations& x = normed(walker);
             const auto& bias = is_query ? layer.query_bias : is_key ? layer.key_bias : layer.value_bias;
-            chunks(b_.rows, [&](int t0, int t1) {
+            chunks(0, b_.rows, [&](int t0, int t1) {
                 for (int j = 0; j < tiles; j++) {
                     float* out = walker.buffer + j * kTileRows;
                     product(walker, w, head * tiles + j, x, t0, t1, out, stride);
@@ -244,49 +278,37 @@ class ForwardPass {
     }
     const int32_t* table(int row) const { return b_.tables + (size_t)b_.sequence[row] * b_.table_width; }
 
-    // A unit is (row, kv head, split of 256 positions). Whoever finishes the last split in sight of a row
-    // merges them, in order.
+    // A unit is (a run of rows, kv head, split of 256 positions). Whoever finishes the last split in sight of
+    // a run merges them, in order.
     void attend(Walker& walker, int index) {
         const int group = s_.heads / s_.kv_heads, n = s_.head_dim;
         const bool whole_blocks = n % kQuantBlock == 0;
         const PackedMatrix* user = &m_.layers_[index].attention_output;
-        float* scratch = walker.attention;
         const auto& units = w_.units[m_.layer_window_[index]];
         walker.each(kAttention, (int)units.size(), units.size() > 64 ? 4 : 1, [&](int i) {
             const Workspace::AttentionUnit& unit = units[i];
-            float *maximum = scratch, *total = maximum + group, *out = total + group, *y = out + group * n;
-            if (unit.partial >= 0) partial(unit.partial, &maximum, &total, &out);
-            KvView kv;
-            kv.table = table(unit.row) + unit.split * kSplitBlocks;
-            kv.tokens = std::min(b_.positions[unit.row] + 1 - unit.split * kSplitTokens, kSplitTokens);
-            kv.first = std::max(unit.first - unit.split * kSplitTokens, 0);
-            kv.keys = m_.kv_.block(0) + m_.kv_.offset(index, unit.kv_head);
-            kv.part_bytes = m_.kv_.part_bytes();
-            kv.block_bytes = m_.kv_.block_bytes();
-            const float* q = &w_.query[(size_t)unit.row * query_ + unit.kv_head * group * n];
-            k_.attend[precision_](q, group, n, kv, maximum, total, out);
+            const Attended result = attend_split(walker, index, unit);
             if (unit.partial >= 0) {
                 std::atomic<int>& done = w_.splits_done[unit.row * s_.kv_heads + unit.kv_head];
                 if (done.fetch_add(1, std::memory_order_acq_rel) + 1 < unit.splits) return;
                 done.store(0, std::memory_order_relaxed);  // for the next layer, a barrier away
-                const int first = unit.partial - unit.index;
-                partial(first, &maximum, &total, &out);
                 for (int j = 1; j < unit.splits; j++) {
-                    float *maximum2, *total2, *out2;
-                    partial(first + j, &maximum2, &total2, &out2);
-                    for (int g = 0; g < group; g++)
-                        k_.merge(maximum + g, total + g, out + g * n, maximum2[g], total2[g], out2 + g * n,
-                                 n);
+                    const Attended first = partial(unit, 0), next = partial(unit, j);
+                    for (int g = 0; g < unit.rows * group; g++)
+                        k_.merge(first.maximum + g, first.total + g, first.out + g * n, next.maximum[g],
+                                 next.total[g], next.out + g * n, n);
                 }
             }
-            for (int g = 0; g < group; g++) {
-                const int head = unit.kv_head * group + g;
+            const Attended whole = unit.partial >= 0 ? partial(unit, 0) : result;
+            for (int g = 0; g < unit.rows * group; g++) {
+                const int row = unit.row + g / group, head = unit.kv_head * group + g % group;
                 if (whole_blocks) {
-                    k_.finish(total[g], out + g * n, y, n);
-                    store(w_.attended, attended_, unit.row, head * n, y, n, {user});
+                    float* y = whole.out + g * n;
+                    k_.finish(whole.total[g], y, y, n);
+                    store(w_.attended, attended_, row, head * n, y, n, {user});
                 } else {
-                    k_.finish(total[g], out + g * n, &w_.attention[(size_t)unit.row * attended_ + head * n],
-                              n);
+                    k_.finish(whole.total[g], whole.out + g * n,
+                              &w_.attention[(size_t)row * attended_ + head * n], n);
                 }
             }
         });
@@ -296,11 +318,39 @@ class ForwardPass {
             store(w_.attended, attended_, t, 0, &w_.attention[(size_t)t * attended_], attended_, {user});
         });
     }
-    void partial(int i, float** maximum, float** total, float** out) {
+    // What a run of rows sees in one split, not yet divided by the totals.
+    struct Attended {
+        float *maximum, *total, *out;  // [rows][heads of the group], out: [..][head_dim]
+    };
+    Attended attend_split(Walker& walker, int index, const Workspace::AttentionUnit& unit) {
+        const int group = s_.heads / s_.kv_heads, n = s_.head_dim, start = unit.split * kSplitTokens;
+        float *scratch = walker.attention, *queries = scratch + (size_t)2 * kBlockTokens * n,
+              *own = queries + (size_t)kRunRows * group * n;
+        const Attended to = unit.partial >= 0
+                                ? partial(unit, unit.index)
+                                : Attended{own, own + kRunRows * group, own + 2 * kRunRows * group};
+        const float* q = &w_.query[(size_t)unit.row * query_ + unit.kv_head * group * n];
+        if (unit.rows > 1) {
+            for (int r = 0; r < unit.rows; r++)
+                std::memcpy(queries + (size_t)r * group * n, q + (size_t)r * query_,
+                            group * n * sizeof(float));
+            q = queries;
+        }
+        KvView kv;
+        kv.table = table(unit.row) + unit.split * kSplitBlocks;
+        kv.tokens = b_.positions[unit.row] + 1 - start;
+        kv.window = unit.window > 0;
+        kv.first = b_.positions[unit.row] + 1 - unit.window - start;
+        kv.keys = m_.kv_.block(0) + m_.kv_.offset(index, unit.kv_head);
+        kv.part_bytes = m_.kv_.part_bytes();
+        kv.block_bytes = m_.kv_.block_bytes();
+        k_.attend[precision_]({unit.rows, group, n, q, to.maximum, to.total, to.out, scratch}, kv);
+        return to;
+    }
+    Attended partial(const Workspace::AttentionUnit& unit, int split) {
         const int group = s_.heads / s_.kv_heads;
-        *maximum = &w_.partial_maximum[(size_t)i * group];
-        *total = &w_.partial_total[(size_t)i * group];
-        *out = &w_.partial_out[(size_t)i * group * s_.head_dim];
+        const size_t at = (size_t)(unit.partial + split * unit.rows) * group;
+        return {&w_.partial_maximum[at], &w_.partial_total[at], &w_.partial_out[at * s_.head_dim]};
     }
 
     // residual += x W^T, or its RMS norm if there are gains for it
@@ -310,19 +360,28 @@ class ForwardPass {
         const PackedMatrix& w = is_down ? layer.down : layer.attention_output;
         const std::vector<float>& post_norm = is_down ? layer.ff_post_norm : layer.attention_post_norm;
         const bool normed = !post_norm.empty();
-        walker.each(is_down ? kDown : kAttentionOutput, w.tiles(), 1, [&](int tile) {
-            const int width = std::min(kTileRows, dim_ - tile * kTileRows);
-            chunks(b_.rows, [&](int t0, int t1) {
-                float* out = normed ? &w_.projected[(size_t)t0 * dim_ + tile * kTileRows] : walker.buffer;
-                const int stride = normed ? dim_ : kTileRows;
-                product(walker, w, tile, x, t0, t1, out, stride);
-                adapt(walker, index, site, 0, tile, t0, t1, out, stride);
-                if (normed) return;
-                for (int t = t0; t < t1; t++)
-                    k_.add(&w_.residual[(size_t)t * dim_ + tile * kTileRows],
-                           walker.buffer + (t - t0) * kTileRows, width);
+        // Few rows: a unit is one tile. Many: some tiles and some rows, which then stay in the L2 cache.
+        const bool many = b_.rows > kChunkRows;
+        const int tiles = many ? 4 : 1, rows = many ? 2 * kChunkRows : b_.rows,
+                  columns = (w.tiles() + tiles - 1) / tiles;
+        walker.each(
+            is_down ? kDown : kAttentionOutput, (b_.rows + rows - 1) / rows * columns, 1, [&](int unit) {
+                const int first = unit % columns * tiles, last = std::min(first + tiles, w.tiles());
+                const int top = unit / columns * rows;
+                chunks(top, std::min(top + rows, b_.rows), [&](int t0, int t1) {
+                    for (int tile = first; tile < last; tile++) {
+                        const int width = std::min(kTileRows, dim_ - tile * kTileRows);
+                        float* out =
+                            normed ? &w_.projected[(size_t)t0 * dim_ + tile * kTileRows] : walker.buffer;
+                        const int stride = normed ? dim_ : kTileRows;
+                        product(walker, w, tile, x, t0, t1, out, stride);
+                        adapt(walker, index, site, 0, tile, t0, t1, out, stride);
+                        for (int t = t0; !normed && t < t1; t++)
+                            k_.add(&w_.residual[(size_t)t * dim_ + tile * kTileRows],
+                                   walker.buffer + (t - t0) * kTileRows, width);
+                    }
+                });
             });
-        });
         if (!normed) return;
         walker.each(kNorm, b_.rows, 4, [&](int t) {
             float* y = &w_.projected[(size_t)t * dim_];
@@ -337,7 +396,7 @@ class ForwardPass {
         const auto activate = s_.activation == Activation::gelu ? k_.gelu_multiply : k_.silu_multiply;
         walker.each(kGateUp, ff_ / kQuantBlock, 1, [&](int unit) {
             const Activations& x = normed(walker);
-            chunks(b_.rows, [&](int t0, int t1) {
+            chunks(0, b_.rows, [&](int t0, int t1) {
                 const int tiles = std::min(2, layer.gate.tiles() - unit * 2);
                 if (tiles < 2) std::memset(walker.buffer, 0, (size_t)(t1 - t0) * 64 * sizeof(float));
                 for (int j = 0; j < tiles; j++) {
@@ -384,12 +443,13 @@ class ForwardPass {
             const int width = std::min(kTileRows, s_.vocab - tile * kTileRows);
             float* out = b_.logits + tile * kTileRows;
             if (width == kTileRows) return product(walker, head, tile, x, 0, b_.outputs, out, s_.vocab);
-            chunks(b_.outputs, [&](int t0, int t1) {  // the last tile is wider than what is left of the row
-                product(walker, head, tile, x, t0, t1, walker.buffer, kTileRows);
-                for (int t = t0; t < t1; t++)
-                    std::memcpy(out + (size_t)t * s_.vocab, walker.buffer + (t - t0) * kTileRows,
-                                width * sizeof(float));
-            });
+            chunks(0, b_.outputs,
+                   [&](int t0, int t1) {  // the last tile is wider than what is left of the row
+                       product(walker, head, tile, x, t0, t1, walker.buffer, kTileRows);
+                       for (int t = t0; t < t1; t++)
+                           std::memcpy(out + (size_t)t * s_.vocab, walker.buffer + (t - t0) * kTileRows,
+                                       width * sizeof(float));
+                   });
         });
     }
 
@@ -466,14 +526,27 @@ void Model::prepare(const Batch& b) {
     }
 }
 
+// Neighbouring rows of one sequence share the reading of keys and values, as long as there are units for all
+// threads. Rows of a run have the same splits.
 std::vector<Workspace::AttentionUnit> Model::units_in(const Batch& b, int window, int* partials) const {
+    const int most = std::clamp(b.rows * shape_.kv_heads / (4 * pool_.size()), 1, kRunRows);
+    const auto first_split = [&](int row) {
+        return window ? std::max(b.positions[row] + 1 - window, 0) / kSplitTokens : 0;
+    };
+    const auto belongs = [&](int row, int run) {
+        return row < b.rows && row - run < most && b.sequence[row] == b.sequence[run] &&
+               b.positions[row] - b.positions[run] == row - run && first_split(row) == first_split(run) &&
+               b.positions[row] / kSplitTokens == b.positions[run] / kSplitTokens;
+    };
     std::vector<Workspace::AttentionUnit> units;
     for (int head = 0; head < shape_.kv_heads; head++)
-        for (int t = 0; t < b.rows; t++) {
-            const int first = window ? std::max(b.positions[t] + 1 - window, 0) : 0;
-            const int begin = first / kSplitTokens, splits = b.positions[t] / kSplitTokens + 1 - begin;
+        for (int row = 0, end; row < b.rows; row = end) {
+            for (end = row + 1; belongs(end, row);) end++;
+            const int rows = end - row, begin = first_split(row),
+                      splits = b.positions[row] / kSplitTokens + 1 - begin;
             for (int i = 0; i < splits; i++)
-                units.push_back({t, head, first, begin + i, i, splits, splits > 1 ? (*partials)++ : -1});
+                units.push_back({row, rows, head, window, begin + i, i, splits, splits > 1 ? *partials : -1});
+            if (splits > 1) *partials += splits * rows;
         }
     return units;
 }

@@ -48,7 +48,7 @@ void ForwardPass::expert_gate_up(Walker& walker, int index, PlacedExpert placed,
     // one row needs no gathering: it is everybody's
     const Activations x = b_.rows == 1 ? normed(walker) : rows_of(w_.gathered, dim_).from(first);
     const int tiles = std::min(2, round_up(s_.expert_ff, kTileRows) / kTileRows - unit * 2);
-    chunks(w_.groups.rows_of(placed.expert), [&](int t0, int t1) {
+    chunks(0, w_.groups.rows_of(placed.expert), [&](int t0, int t1) {
         if (tiles < 2) std::memset(walker.buffer, 0, (size_t)(t1 - t0) * 64 * sizeof(float));
         for (int j = 0; j < tiles; j++) {
             product(walker, layer.gate, m_.experts_.tile(index, kExpertGate, placed, unit * 2 + j), x, t0, t1,

@@ -1,6 +1,7 @@
 #include "tiltyard/model.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
@@ -101,8 +102,10 @@ Model::Model(const ModelShape& shape, int threads, const std::string& isa)
     const int group = shape.heads / shape.kv_heads;
     work_.scratch.resize(threads);
     for (auto& scratch : work_.scratch) {
-        scratch.attention.resize(std::max((size_t)group * (shape.head_dim + 2) + shape.head_dim,
-                                          (size_t)2 * round_up(shape.experts, 8)));
+        const size_t opened = (size_t)2 * kBlockTokens * shape.head_dim;  // keys and values of a block
+        scratch.attention.resize(
+            std::max(opened + (size_t)kRunRows * group * (2 * (size_t)shape.head_dim + 2),
+                     (size_t)2 * round_up(shape.experts, 8)));
         scratch.outputs.resize(kChunkRows * kUnitColumns);
         scratch.adapted.resize(kChunkRows * kTileRows);
         scratch.unpacked.resize(kUnpackBlocks * kUnpackedBytes);
@@ -425,6 +428,14 @@ void Model::offload_experts(const std::string& directory, size_t memory_bytes) {
 std::vector<uint64_t> Model::expert_uses() {
     std::lock_guard lock(mutex_);
     return experts_.uses();
+}
+
+void Model::for_rows(int rows, const std::function<void(int, int)>& job) {
+    std::lock_guard lock(mutex_);
+    std::atomic<int> next{0};
+    pool_.run([&](int thread) {
+        for (int row; (row = next.fetch_add(1)) < rows;) job(row, thread);
+    });
 }
 
 std::array<double, kOperators> Model::operator_seconds() {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -16,6 +18,13 @@ namespace {
 [[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
 
 int64_t mass_of(float weight) { return (int64_t)((double)weight * kMassOne); }
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+// The mass that top_p keeps at least, of the mass `all`.
+int64_t wanted_of(float top_p, int64_t all) {
+    return std::max<int64_t>(1, (int64_t)std::ceil((double)top_p * (double)all));
+}
 
 // random_bits / 2^64 is the uniform number; the product's high word is floor(uniform * total)
 int64_t share_of(int64_t total, const SamplingRow& row) {
@@ -32,6 +41,61 @@ float checked_maximum(const KernelTable& kernels, const float* logits, int vocab
     return checked(kernels.row_maximum(logits, vocab));
 }
 
+// log of the softmax's denominator, less the maximum
+struct Normalizer {
+    Normalizer(const KernelTable& kernels, const float* logits, int vocab)
+        : Normalizer(kernels, logits, vocab, checked_maximum(kernels, logits, vocab)) {}
+    Normalizer(const KernelTable& kernels, const float* logits, int vocab, float maximum) : maximum(maximum) {
+        if (std::isinf(maximum)) refuse("a logit is infinite");
+        log_total = exact_log(kernels.row_exp_total(logits, vocab, maximum));
+    }
+    float operator()(float logit) const { return (float)(((double)logit - (double)maximum) - log_total); }
+    float maximum;
+    double log_total;
+};
+
+// The value that at least k blocks reach: the k likeliest tokens do as well. Few others do.
+float reached_by(const std::vector<float>& maxima, int k, std::vector<float>& scratch) {
+    scratch = maxima;
+    std::nth_element(scratch.begin(), scratch.begin() + k - 1, scratch.end(), std::greater<>());
+    return scratch[k - 1];
+}
+
+// Throws std::invalid_argument naming the field.
+void check_row(const SamplingRow& row) {
+    if (!(row.temperature >= 0) || !std::isfinite(row.temperature))
+        refuse("temperature is " + std::to_string(row.temperature) + "; it must be finite and at least 0");
+    if (row.top_k < 0) refuse("top_k is " + std::to_string(row.top_k) + "; it must be at least 0 (0 = off)");
+    if (!(row.top_p > 0 && row.top_p <= 1))
+        refuse("top_p is " + std::to_string(row.top_p) + "; it must lie in (0, 1]");
+    if (!(row.min_p >= 0 && row.min_p <= 1))
+        refuse("min_p is " + std::to_string(row.min_p) + "; it must lie in [0, 1]");
+}
+
+// The k likeliest tokens, likeliest first, the lowest id first of equals; `maxima` are those of the blocks.
+void find_likeliest(const KernelTable& kernels, const float* logits, int vocab,
+                    const std::vector<float>& maxima, int k, int32_t* tokens) {
+    if (k == 0) return;
+    const auto better = [&](int a, int b) {
+        return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+    };
+    std::vector<float> scratch;
+    float lowest = -std::numeric_limits<float>::infinity();
+    if (k <= (int)maxima.size()) lowest = reached_by(maxima, k, scratch);
+    std::vector<int32_t> ids(kRowBlock);
+    size_t n = 0;
+    for (size_t block = 0; block < maxima.size(); block++) {
+        if (!(maxima[block] >= lowest)) continue;
+        const int start = (int)block * kRowBlock;
+        ids.resize(n + kRowBlock);
+        n += kernels.row_at_least(logits + start, std::min(kRowBlock, vocab - start), lowest, start,
+                                  ids.data() + n);
+    }
+    ids.resize(n);
+    if ((int)n < k) refuse("a logit is NaN");
+    std::partial_sort_copy(ids.begin(), ids.end(), tokens, tokens + k, better);
+}
+
 }  // namespace
 
 struct Sampler::Cut {
@@ -46,8 +110,6 @@ Sampler::Sampler(const KernelTable& kernels, int vocab)
     : kernels_(kernels),
       vocab_(vocab),
       blocks_((vocab + kRowBlock - 1) / kRowBlock),
-      scaled_(round_up(vocab, 8)),
-      weights_(round_up(vocab, 8)),
       maxima_(blocks_),
       masses_(blocks_) {}
 
@@ -57,16 +119,38 @@ bool Sampler::ranks_before(const Candidate& a, const Candidate& b) {
 
 // Collects, in order of id, the tokens whose logit is at least `lowest` and which have mass. Those are the
 // first of the rank.
-void Sampler::gather(const float* logits, float lowest) {
-    candidates_.clear();
+void Sampler::gather(const float* logits, float lowest, float maximum, float temperature) {
+    size_t n = 0;
     for (int block = 0; block < blocks_; block++) {
-        if (!(maxima_[block] >= lowest)) continue;
-        const int end = std::min(vocab_, (block + 1) * kRowBlock);
-        for (int i = block * kRowBlock; i < end; i++)
-            if (logits[i] >= lowest)
-                if (const int64_t mass = mass_of(weights_[i]); mass > 0)
-                    candidates_.push_back({logits[i], i, mass});
+        if (!(maxima_[block] >= lowest) || std::isinf(maxima_[block])) continue;
+        const int start = block * kRowBlock;
+        if (ids_.size() < n + kRowBlock) ids_.resize(2 * n + kRowBlock);
+        n += kernels_.row_at_least(logits + start, std::min(kRowBlock, vocab_ - start), lowest, start,
+                                   ids_.data() + n);
     }
+    const size_t room = round_up((int)n, 8);
+    if (values_.size() < room) values_.resize(room), weights_.resize(room);
+    for (size_t i = 0; i < n; i++) values_[i] = logits[ids_[i]];
+    kernels_.row_weights(values_.data(), (int)n, maximum, temperature, weights_.data());
+    candidates_.clear();
+    for (size_t i = 0; i < n; i++)
+        if (const int64_t mass = mass_of(weights_[i]); mass > 0)
+            candidates_.push_back({values_[i], ids_[i], weights_[i], mass});
+}
+
+// The mass of each block, and of all.
+int64_t Sampler::measure_masses(const float* logits, float maximum, float temperature) {
+    int64_t all = 0;
+    for (int block = 0; block < blocks_; block++) {
+        // Below -28 no weight reaches 2^-40, and what lies lower in the block cannot exceed its maximum.
+        const bool none = (maxima_[block] - maximum) / temperature < -28.0f;
+        const int start = block * kRowBlock;
+        masses_[block] = none ? 0
+                              : kernels_.row_mass(logits + start, std::min(kRowBlock, vocab_ - start),
+                                                  maximum, temperature);
+        all += masses_[block];
+    }
+    return all;
 }
 
 // Counts the candidates, and their mass, by how far their logit lies below the maximum.
@@ -91,12 +175,11 @@ const std::vector<Sampler::Candidate>& Sampler::ranked_bucket(float maximum, int
 }
 
 // The last token that top_k and top_p keep. Looks at as few tokens as it can: those within `reach` of the
-// likeliest, then within more.
+// likeliest, then within more. `all`: the mass of all tokens, needed where there is no top_k.
 Sampler::Cut Sampler::find_cut(const float* logits, float maximum, const SamplingRow& row, int64_t all) {
-    constexpr float kNever = -std::numeric_limits<float>::infinity();
     for (float reach = 6;; reach = reach < 12 ? 12 : 1e30f) {
         const bool everything = reach > 1e29f;
-        gather(logits, everything ? kNever : maximum - reach * row.temperature);
+        gather(logits, everything ? kNever : maximum - reach * row.temperature, maximum, row.temperature);
         count_buckets(maximum);
         Cut cut{kNever, vocab_};
         if (row.top_k > 0 && row.top_k < vocab_) {
@@ -120,7 +203,7 @@ Sampler::Cut Sampler::find_cut(const float* logits, float maximum, const Samplin
             }
         }
         if (row.top_p >= 1) return cut;
-        const int64_t wanted = std::max<int64_t>(1, (int64_t)std::ceil((double)row.top_p * (double)all));
+        const int64_t wanted = wanted_of(row.top_p, all);
         int64_t sum = 0;
         for (int bucket = 0; bucket < kBuckets; sum += bucket_mass_[bucket++]) {
             if (sum + bucket_mass_[bucket] < wanted) continue;
@@ -129,6 +212,29 @@ Sampler::Cut Sampler::find_cut(const float* logits, float maximum, const Samplin
         }
         if (everything) return cut;  // cannot happen: all of the mass is there
     }
+}
+
+// Where top_k is so small that few tokens reach what k blocks reach, those are all that need a weight. False
+// where it is not.
+bool Sampler::gather_likeliest(const float* logits, float maximum, const SamplingRow& row) {
+    if (row.top_k == 0 || row.top_k > blocks_) return false;
+    const float lowest = reached_by(maxima_, row.top_k, largest_);
+    if (std::isinf(lowest)) return false;
+    gather(logits, lowest, maximum, row.temperature);
+    return true;
+}
+
+// The cut among candidates of which the first k of the rank are part.
+Sampler::Cut Sampler::cut_short_list(float top_p, int k) {
+    ranked_ = candidates_;
+    const auto end = ranked_.begin() + std::min<size_t>(k, ranked_.size());
+    std::partial_sort(ranked_.begin(), end, ranked_.end(), ranks_before);
+    int64_t all = 0, sum = 0;
+    for (auto c = ranked_.begin(); c != end; c++) all += c->mass;
+    const int64_t wanted = top_p < 1 ? wanted_of(top_p, all) : all;
+    auto last = ranked_.begin();
+    while ((sum += last->mass) < wanted) last++;
+    return {last->logit, last->id};
 }
 
 // The first candidate, in order of id, at which the running mass exceeds the random share of `total`.
@@ -141,28 +247,49 @@ int Sampler::draw(const SamplingRow& row, int64_t total) const {
 }
 
 // The same over all tokens, by blocks.
-int Sampler::draw_from_all(const SamplingRow& row, int64_t total) const {
+int Sampler::draw_from_all(const float* logits, const SamplingRow& row, float maximum, int64_t total) {
     const int64_t target = share_of(total, row);
     int64_t sum = 0;
     for (int block = 0; block < blocks_; sum += masses_[block++]) {
         if (sum + masses_[block] <= target) continue;
-        for (int i = block * kRowBlock; i < vocab_; i++)
-            if ((sum += mass_of(weights_[i])) > target) return i;
+        const int start = block * kRowBlock, n = std::min(kRowBlock, vocab_ - start);
+        weights_.resize(std::max<size_t>(weights_.size(), kRowBlock));
+        values_.resize(weights_.size());
+        kernels_.row_weights(logits + start, n, maximum, row.temperature, weights_.data());
+        for (int i = 0; i < n; i++)
+            if ((sum += mass_of(weights_[i])) > target) return start + i;
     }
     refuse("no token is left to draw from");
 }
 
 int Sampler::sample(const float* logits, const SamplingRow& row) {
-    if (!(row.temperature >= 0) || !std::isfinite(row.temperature))
-        refuse("temperature is " + std::to_string(row.temperature) + "; it must be finite and at least 0");
-    if (row.top_k < 0) refuse("top_k is " + std::to_string(row.top_k) + "; it must be at least 0 (0 = off)");
-    if (!(row.top_p > 0 && row.top_p <= 1))
-        refuse("top_p is " + std::to_string(row.top_p) + "; it must lie in (0, 1]");
-    if (!(row.min_p >= 0 && row.min_p <= 1))
-        refuse("min_p is " + std::to_string(row.min_p) + "; it must lie in [0, 1]");
+    check_row(row);
+    const bool clean = kernels_.row_block_maxima(logits, vocab_, maxima_.data());
+    return choose_unmasked(logits, row, checked_maximum(kernels_, maxima_.data(), blocks_), clean);
+}
 
-    kernels_.row_block_maxima(logits, vocab_, maxima_.data());
-    const float maximum = checked_maximum(kernels_, maxima_.data(), blocks_);
+int Sampler::choose(float* logits, const SamplingRow& row, const uint32_t* mask, const RowScores& scores) {
+    check_row(row);
+    const bool wants_scores = scores.logprob != nullptr;
+    bool clean = true;
+    std::optional<Normalizer> normalized;
+    if (mask == nullptr || wants_scores) clean = kernels_.row_block_maxima(logits, vocab_, maxima_.data());
+    if (wants_scores) {
+        normalized.emplace(kernels_, logits, vocab_, checked_maximum(kernels_, maxima_.data(), blocks_));
+        find_likeliest(kernels_, logits, vocab_, maxima_, scores.k, scores.top_tokens);
+        for (int i = 0; i < scores.k; i++)
+            scores.top_logprobs[i] = (*normalized)(logits[scores.top_tokens[i]]);
+    }
+    if (mask != nullptr) clean = kernels_.row_mask(logits, vocab_, mask, maxima_.data());
+    const float maximum = kernels_.row_maximum(maxima_.data(), blocks_);
+    if (mask != nullptr && maximum == kNever) return -1;
+    const int token = choose_unmasked(logits, row, checked(maximum), clean);
+    if (wants_scores) *scores.logprob = (*normalized)(logits[token]);
+    return token;
+}
+
+// `maxima_` are those of the blocks, minus infinity for those of which nothing may be taken.
+int Sampler::choose_unmasked(const float* logits, const SamplingRow& row, float maximum, bool clean) {
     if (row.temperature == 0) {
         int block = 0;  // the first that has the maximum has its first place
         while (maxima_[block] != maximum) block++;
@@ -170,23 +297,24 @@ int Sampler::sample(const float* logits, const SamplingRow& row) {
         return start + kernels_.row_find(logits + start, std::min(kRowBlock, vocab_ - start), maximum);
     }
     if (std::isinf(maximum)) refuse("a logit is infinite: cannot sample at a temperature above 0");
-
-    kernels_.row_weights(logits, vocab_, maximum, row.temperature, scaled_.data(), weights_.data());
-    kernels_.row_block_masses(weights_.data(), vocab_, masses_.data());
-    int64_t all = 0;
-    for (int block = 0; block < blocks_; block++) {
-        if (masses_[block] < 0) refuse("a logit is NaN");
-        all += masses_[block];
-    }
-    const bool cuts = (row.top_k > 0 && row.top_k < vocab_) || row.top_p < 1;
-    if (!cuts && row.min_p == 0) return draw_from_all(row, all);
+    if (!clean) refuse("a logit is NaN");
+    const bool by_rank = row.top_k > 0 && row.top_k < vocab_;
     // A little below what min_p asks, since the logarithm here is not the contract's.
     const float lowest = maximum + row.temperature * (std::log(row.min_p) - 0.01f);
-    const Cut cut =
-        cuts ? find_cut(logits, maximum, row, all) : Cut{-std::numeric_limits<float>::infinity(), vocab_};
-    gather(logits, std::max(cut.logit, lowest));
+    Cut cut{kNever, vocab_};
+    if (by_rank && gather_likeliest(logits, maximum, row)) {
+        cut = cut_short_list(row.top_p, row.top_k);
+    } else {
+        const bool by_mass = row.top_p < 1 && !by_rank;
+        if (!by_rank && !by_mass && row.min_p == 0)
+            return draw_from_all(logits, row, maximum, measure_masses(logits, maximum, row.temperature));
+        if (by_rank || by_mass)
+            cut = find_cut(logits, maximum, row,
+                           by_mass ? measure_masses(logits, maximum, row.temperature) : 0);
+        gather(logits, std::max(cut.logit, lowest), maximum, row.temperature);
+    }
     const auto dropped = [&](const Candidate& c) {
-        return !cut.keeps(c.logit, c.id) || weights_[c.id] < row.min_p;
+        return !cut.keeps(c.logit, c.id) || c.weight < row.min_p;
     };
     candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(), dropped), candidates_.end());
     int64_t total = 0;
@@ -223,32 +351,6 @@ void add_bias(float* row, int vocab, const int32_t* tokens, const float* values,
     for (int i = 0; i < n; i++) row[tokens[i]] = row[tokens[i]] + values[i];
 }
 
-void apply_mask(float* row, int vocab, const uint32_t* mask) {
-    constexpr float kNever = -std::numeric_limits<float>::infinity();
-    for (int start = 0; start < vocab; start += 32) {
-        const uint32_t bits = mask[start / 32];
-        if (bits == 0xffffffffu) continue;
-        const int n = std::min(32, vocab - start);
-        for (int i = 0; i < n; i++) row[start + i] = bits >> i & 1 ? row[start + i] : kNever;
-    }
-}
-
-namespace {
-
-// log of the softmax's denominator, less the maximum
-struct Normalizer {
-    Normalizer(const KernelTable& kernels, const float* logits, int vocab)
-        : maximum(checked_maximum(kernels, logits, vocab)) {
-        if (std::isinf(maximum)) refuse("a logit is infinite");
-        log_total = exact_log(kernels.row_exp_total(logits, vocab, maximum));
-    }
-    float operator()(float logit) const { return (float)(((double)logit - (double)maximum) - log_total); }
-    float maximum;
-    double log_total;
-};
-
-}  // namespace
-
 void log_probabilities(const KernelTable& kernels, const float* logits, int vocab, const int32_t* tokens,
                        int n, float* out) {
     for (int i = 0; i < n; i++) check_token(tokens[i], vocab);
@@ -258,32 +360,10 @@ void log_probabilities(const KernelTable& kernels, const float* logits, int voca
 
 namespace {
 
-// The k likeliest tokens, likeliest first, the lowest id first of equals.
-void find_likeliest(const KernelTable& kernels, const float* logits, int vocab, int k, int32_t* tokens) {
-    if (k == 0) return;
+std::vector<float> block_maxima(const KernelTable& kernels, const float* logits, int vocab) {
     std::vector<float> maxima((vocab + kRowBlock - 1) / kRowBlock);
     kernels.row_block_maxima(logits, vocab, maxima.data());
-    const auto better = [&](int a, int b) {
-        return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
-    };
-    std::vector<int> best;  // a heap with the worst of the best on top
-    best.reserve(k);
-    float worst = 0;
-    for (int i = 0; i < vocab; i++) {
-        if ((int)best.size() == k) {
-            if (i % kRowBlock == 0 && !(maxima[i / kRowBlock] > worst)) {
-                i += kRowBlock - 1;
-                continue;
-            }
-            if (!(logits[i] > worst)) continue;  // equal: the earlier id stays
-            std::pop_heap(best.begin(), best.end(), better), best.pop_back();
-        }
-        best.push_back(i);
-        std::push_heap(best.begin(), best.end(), better);
-        worst = logits[best.front()];
-    }
-    std::sort(best.begin(), best.end(), better);
-    for (int i = 0; i < k; i++) tokens[i] = best[i];
+    return maxima;
 }
 
 void check_k(int k, int vocab) {
@@ -298,7 +378,7 @@ void top_log_probabilities(const KernelTable& kernels, const float* logits, int 
     check_k(k, vocab);
     if (k == 0) return;
     const Normalizer normalized(kernels, logits, vocab);
-    find_likeliest(kernels, logits, vocab, k, tokens);
+    find_likeliest(kernels, logits, vocab, block_maxima(kernels, logits, vocab), k, tokens);
     for (int i = 0; i < k; i++) out[i] = normalized(logits[tokens[i]]);
 }
 
@@ -313,7 +393,7 @@ void score_token(const KernelTable& kernels, const float* logits, int vocab, int
     for (int i = token + 1; i < vocab; i++) before += logits[i] > own;
     *rank = before + 1;
     *logprob = normalized(own);
-    find_likeliest(kernels, logits, vocab, k, top_tokens);
+    find_likeliest(kernels, logits, vocab, block_maxima(kernels, logits, vocab), k, top_tokens);
     for (int i = 0; i < k; i++) top_logprobs[i] = normalized(logits[top_tokens[i]]);
 }
 

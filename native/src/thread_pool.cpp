@@ -24,9 +24,10 @@ inline void relax() {
 #endif
 }
 
-// Until ready(value of word): true for good once it is true, and announced by notify_all.
-template <class Ready>
-uint32_t wait_until(const std::atomic<uint32_t>& word, microseconds spin, Ready ready) {
+// Until ready(value of word): true for good once it is true, and announced by notify_all. While it spins it
+// calls `pause`.
+template <class Ready, class Pause>
+uint32_t wait_until(const std::atomic<uint32_t>& word, microseconds spin, Ready ready, Pause pause) {
     uint32_t seen;
     const auto is_ready = [&] { return ready(seen = word.load(std::memory_order_acquire)); };
     if (is_ready()) return seen;
@@ -34,7 +35,7 @@ uint32_t wait_until(const std::atomic<uint32_t>& word, microseconds spin, Ready 
     do {
         for (int i = 0; i < 16; i++) {
             if (is_ready()) return seen;
-            relax();
+            pause();
         }
     } while (Clock::now() < end);
     for (int i = 0; i < kYields; i++) {
@@ -92,9 +93,9 @@ void ThreadPool::walk(Job job) {
 
 void ThreadPool::work(int thread) {
     for (uint32_t last = 0;;) {
-        const uint32_t state = wait_until(state_, kJobSpin, [&](uint32_t now) {
-            return stopping_.load() || (now % 2 == 1 && now != last);
-        });
+        const uint32_t state = wait_until(
+            state_, kJobSpin, [&](uint32_t now) { return stopping_.load() || (now % 2 == 1 && now != last); },
+            relax);
         if (stopping_) return;
         inside_.fetch_add(1);
         if (state_.load() == state) {
@@ -129,8 +130,12 @@ void ThreadPool::add_finished(uint32_t pieces, uint32_t target) {
     if (done_.fetch_add(pieces, std::memory_order_acq_rel) + pieces == target) done_.notify_all();
 }
 
-void ThreadPool::await(uint32_t target) {
-    wait_until(done_, kPhaseSpin, [&](uint32_t done) { return (int32_t)(done - target) >= 0; });
+void ThreadPool::await(uint32_t target, Ahead& ahead) {
+    const auto ready = [&](uint32_t done) { return (int32_t)(done - target) >= 0; };
+    wait_until(done_, kPhaseSpin, ready, [&] {
+        if (ahead.at >= ahead.end) return relax();
+        for (int line = 0; line < 4; line++, ahead.at += 64) __builtin_prefetch(ahead.at, 0, 2);
+    });
 }
 
 }  // namespace tiltyard

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from tiltyard.kernels import _native as native
 from tiltyard.kernels import (
     add_bias,
-    apply_mask,
     apply_penalties,
     available_isas,
+    choose_rows,
     log_probabilities,
     sample_rows,
     score_tokens,
@@ -110,7 +110,15 @@ def test_every_isa_draws_the_token_of_the_reference(
 
 def test_the_reference_agrees_on_a_whole_vocabulary() -> None:
     row = (np.random.default_rng(1).standard_normal(49152) * 3).astype(np.float32)
-    cases: list[dict[str, Any]] = [{}, {"top_p": 0.9}, {"top_k": 1000}, {"temperature": 1.5, "min_p": 0.05}]
+    cases: list[dict[str, Any]] = [
+        {},
+        {"top_p": 0.9},
+        {"top_k": 1000},
+        {"top_k": 40, "top_p": 0.9},  # fewer than there are blocks
+        {"temperature": 0.2, "top_p": 0.99999},  # most blocks have no mass
+        {"temperature": 0.2},
+        {"temperature": 1.5, "min_p": 0.05},
+    ]
     for case in cases:
         expected = [reference.sample(row, **case, seed=5, position=p) for p in range(2)]
         assert draw(row, **case, seed=5, positions=2).tolist() == expected
@@ -252,18 +260,62 @@ def test_top_log_probabilities_are_ranked_with_ties_by_id() -> None:
     assert top_log_probabilities(wide, 20)[0].tolist() == np.argsort(-wide, kind="stable")[:20].tolist()
 
 
-@settings(deadline=None)
-@given(st.integers(1, 700), st.integers(0, 2**32), st.integers(1, 40))
-def test_a_mask_leaves_what_it_allows_and_nothing_else(vocab: int, seed: int, share: int) -> None:
+def choose(
+    logits: NDArray[np.float32], allowed: dict[int, set[int]], top: list[int], isa: str = "", **row: float
+) -> tuple[list[int], NDArray[np.float32], NDArray[np.int32], NDArray[np.float32]]:
+    """`choose_rows` of a copy of the logits, all rows with the same settings, at their own positions."""
+    n, vocab = logits.shape
+    words = np.zeros((len(allowed), -(-vocab // 32)), np.uint32)
+    for i, ids in enumerate(allowed.values()):
+        for token in ids:
+            words[i, token // 32] |= np.uint32(1 << token % 32)
+    tokens, *scores = choose_rows(
+        logits.copy(),
+        np.full(n, row.get("temperature", 1.0), np.float32),
+        np.full(n, row.get("top_k", 0), np.int32),
+        np.full(n, row.get("top_p", 1.0), np.float32),
+        np.full(n, row.get("min_p", 0.0), np.float32),
+        np.full(n, 7, np.uint64),
+        np.arange(n, dtype=np.int64),
+        np.array(list(allowed), np.int32),
+        words,
+        np.array(top, np.int32),
+        isa=isa,
+    )
+    return tokens.tolist(), *scores
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    vocab=st.integers(1, 1400),
+    seed=st.integers(0, 2**32),
+    share=st.sampled_from([1, 2, 5, 40, 300, 10_000]),
+    temperature=st.sampled_from([0.0, 0.05, 0.8, 3.0]),
+    top_k=st.sampled_from([0, 1, 3, 40]),
+    top_p=st.sampled_from([0.2, 0.9, 1.0]),
+    min_p=st.sampled_from([0.0, 0.02]),
+)
+def test_a_masked_row_gives_the_token_of_the_row_with_minus_infinities(  # noqa: PLR0917
+    vocab: int, seed: int, share: int, temperature: float, top_k: int, top_p: float, min_p: float
+) -> None:
     rng = np.random.default_rng(seed)
-    logits = rng.standard_normal(vocab).astype(np.float32)
-    allowed = {i for i in range(vocab) if rng.integers(share) == 0}
-    words = np.zeros(-(-vocab // 32), np.uint32)
-    for i in allowed:
-        words[i // 32] |= np.uint32(1 << i % 32)
-    row = logits.copy()
-    apply_mask(row, words)
-    assert row.tobytes() == reference.apply_mask(logits, allowed).tobytes()
+    logits = (rng.standard_normal((4, vocab)) * 5).astype(np.float32)
+    allowed = {row: {i for i in range(vocab) if rng.integers(share) == 0} for row in (0, 2)}
+    row = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+    for isa in available_isas():
+        tokens, logprobs, ids, values = choose(logits, allowed, [-1, min(2, vocab), 1, 0], isa, **row)
+        for r in range(4):
+            masked = reference.apply_mask(logits[r], allowed[r]) if r in allowed else logits[r]
+            empty = r in allowed and not allowed[r]
+            expected = -1 if empty else reference.sample(masked, seed=7, position=r, **row)
+            assert tokens[r] == expected
+            if r > 0 and not empty:  # of the logits before the mask
+                own = np.array(tokens[r : r + 1], np.int32)
+                assert logprobs[r] == log_probabilities(logits[r], own, isa=isa)[0]
+        for r, k in ((1, min(2, vocab)), (2, 1)):
+            best_ids, best = top_log_probabilities(logits[r], k, isa=isa)
+            assert ids[r, :k].tolist() == best_ids.tolist()
+            assert values[r, :k].tobytes() == best.tobytes()
 
 
 @pytest.mark.parametrize("isa", available_isas())
@@ -285,8 +337,13 @@ def test_scores_of_no_row_or_a_wrong_token_are_refused_or_empty() -> None:
     assert score_tokens(np.zeros((0, 9), np.float32), np.zeros(0, np.int32), 2)[2].shape == (0, 2)
     with pytest.raises(ValueError, match="token 9 is outside"):
         score_tokens(np.zeros((1, 9), np.float32), np.array([9], np.int32), 0)
-    with pytest.raises(ValueError, match="mask"):
-        apply_mask(np.zeros(33, np.float32), np.zeros(1, np.uint32))
+    row = np.zeros((1, 33), np.float32)
+    with pytest.raises(ValueError, match="row 0: top is 34; the vocabulary has 33"):
+        choose(row, {}, [34])
+    with pytest.raises(ValueError, match="masked has row 1; there are 1"):
+        choose(row, {1: {0}}, [0])
+    with pytest.raises(ValueError, match="row 0: a logit is NaN"):
+        choose(np.where(np.arange(300) == 299, np.nan, 1.0).astype(np.float32)[np.newaxis], {}, [-1])
 
 
 @settings(deadline=None, max_examples=60)

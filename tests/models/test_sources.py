@@ -20,12 +20,11 @@ from package_index import PackageIndex, wheel
 
 from tiltyard.errors import ConfigurationError, DigestMismatch, FetchFailed, StorageFailed
 from tiltyard.models import hub
-from tiltyard.models.cache import SIDECAR, default_cache, normalized_digest
+from tiltyard.models.cache import SIDECAR, default_cache, digest_of_model, normalized_digest
 from tiltyard.models.progress import SilentProgress
 from tiltyard.models.sources import (
     DEFAULT_MODEL_SHA256,
     DEFAULT_MODEL_SOURCE,
-    digest_of_model,
     parse_source,
 )
 

@@ -378,13 +378,13 @@ def test_a_long_name_in_the_chart_keeps_its_end_where_the_digest_is() -> None:
     assert ">a-very-lon… 1f2e3d4c<" in charts.interval_chart(bars, "light", "narrow")
 
 
-def test_without_the_chart_packages_the_page_says_how_to_install_them(
+def test_without_the_chart_package_the_page_says_how_to_install_it(
     start: Start, log: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(log)
     cast(log)
-    monkeypatch.setattr("tiltyard.web.leaderboard_view.CHARTS_MISSING", "altair")
-    monkeypatch.setattr(charts, "CHARTS_MISSING", "altair")
+    monkeypatch.setattr("tiltyard.web.leaderboard_view.CHARTS_MISSING", "vl_convert")
+    monkeypatch.setattr(charts, "CHARTS_MISSING", "vl_convert")
     charts.interval_chart.cache_clear()
     client = start()
     page = client.get("/leaderboard")

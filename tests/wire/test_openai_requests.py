@@ -58,6 +58,7 @@ def message(**fields: object) -> dict[str, object]:
         ({"stop": ["a"] * 5}, "stop", "stop is a list of 5; it must be at most 4 long"),
         ({"stop": [""]}, "stop[0]", "it must be at least 1 character long"),
         ({"logit_bias": {"x": 1}}, "logit_bias", "'x' is not a token id"),
+        ({"logit_bias": {"7": 1, "07": 2}}, "logit_bias", "'07' is not a token id"),
         ({"logit_bias": {"7": 101}}, "logit_bias.7", "it must be at most 100"),
         ({"top_logprobs": 21, "logprobs": True}, "top_logprobs", "it must be at most 20"),
         ({"top_logprobs": 2}, "top_logprobs", "without logprobs: true"),
@@ -69,7 +70,7 @@ def message(**fields: object) -> dict[str, object]:
         ({"model": None}, "model", "model is required and missing"),
         ({"user": "a\nb"}, "user", "without control characters"),
         (message(content=None), "messages[0].content", "is null; it must be a string"),
-        (message(role="bot"), "messages[0].role", "it must be 'system', 'user' or 'assistant'"),
+        (message(role="bot"), "messages[0].role", "it must be 'system', 'user', 'assistant' or 'tool'"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_field_and_its_limit(
@@ -89,12 +90,16 @@ def test_a_wrong_value_is_refused_with_its_field_and_its_limit(
         ({"xtc_probability": 0.5}, "xtc_probability", "unsupported_parameter"),
         ({"dry_multiplier": 0.8}, "dry_multiplier", "unsupported_parameter"),
         ({"use_beam_search": True}, "use_beam_search", "unsupported_parameter"),
-        ({"tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
+        ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type", "unsupported_parameter"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice", "unsupported_parameter"),
+        ({"functions": [{"name": "f"}]}, "functions", "unsupported_parameter"),
+        ({"function_call": "auto"}, "function_call", "unsupported_parameter"),
+        (message(role="function"), "messages[0].role", "unsupported_parameter"),
+        (message(tool_call_id="call_1"), "messages[0].tool_call_id", "unsupported_parameter"),
         ({"store": True}, "store", "unsupported_parameter"),
         ({"store": 0}, "store", "unsupported_parameter"),
         (message(name="bob"), "messages[0].name", "unsupported_parameter"),
         (message(tool_calls=[{}]), "messages[0].tool_calls", "unsupported_parameter"),
-        (message(role="tool"), "messages[0].role", "unsupported_parameter"),
         (message(cache=True), "messages[0].cache", "unknown_parameter"),
         (message(content=[{"type": "image_url"}]), "messages[0].content", "unsupported_parameter"),
         (
@@ -110,6 +115,18 @@ def test_what_is_not_honoured_is_refused_by_name(fields: dict[str, object], para
         chat(**fields)
     assert (caught.value.param, caught.value.code) == (param, code)
     assert param.rpartition(".")[2] in caught.value.message
+
+
+def test_the_name_of_a_field_in_a_deep_schema_is_cut() -> None:
+    schema = '{"items":' * 600 + "{}" + "}" * 600
+    body = (
+        orjson.dumps(BASE | {"structured_outputs": {"json": "SCHEMA"}}).decode().replace('"SCHEMA"', schema)
+    )
+    with pytest.raises(InvalidRequest) as caught:
+        parse_chat_request(body.encode())
+    assert len(caught.value.message) < 1000
+    assert caught.value.param is not None
+    assert caught.value.param.startswith("structured_outputs.json.")
 
 
 def test_an_unknown_field_near_a_known_one_is_told_apart() -> None:

@@ -15,9 +15,10 @@ from family_models import CASES
 from tiltyard.errors import DigestMismatch, FetchFailed, ModelRejected
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.models.architecture import Architecture
+from tiltyard.models.cache import digest_of_model
 from tiltyard.models.directory import ModelDirectory
 from tiltyard.models.progress import SilentProgress
-from tiltyard.models.sources import digest_of_model, parse_source
+from tiltyard.models.sources import parse_source
 from tiltyard.models.stored import open_model
 from tiltyard.worker.load import load_native
 from tiltyard.worker.local import LocalModel

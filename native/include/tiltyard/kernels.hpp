@@ -44,6 +44,7 @@ constexpr size_t tile_block_bytes(WeightForm form) {
 constexpr size_t kUnpackedBytes = 640;
 constexpr int kUnpackBlocks = 128;  // longest row (4096 values) whose unpacked tile still fits the L2 cache
 constexpr int kChunkRows = 32;      // token rows that pass a weight unit together: their outputs stay in L1
+constexpr int kRunRows = 16;        // token rows that pass a KV block together
 constexpr int kUnitColumns = 256;   // widest weight unit: an attention head
 
 enum class KvPrecision : int { f16 = 0, int8 = 1 };
@@ -68,6 +69,13 @@ struct Activations {
     }
 };
 
+// A value that stands aside: of which row of a chunk, in which block, at which of its 32 places.
+struct Outlier {
+    float value;
+    uint16_t block;
+    uint8_t place, row;
+};
+
 // Where blocks of 32 are quantised to.
 struct QuantizedBlocks {
     int8_t* q;
@@ -82,15 +90,26 @@ struct QuantizedBlocks {
     }
 };
 
-// The tokens that a query may see, as KV blocks of one (layer, kv head).
+// The tokens that one or more rows in a row may see, as KV blocks of one (layer, kv head), in one split.
 struct KvView {
     const int32_t* table = nullptr;  // block numbers, in position order
-    int tokens = 0;                  // how many positions, from the start of the table
-    int first = 0;                   // of these, the first that is seen (a sliding window)
+    int tokens = 0;                  // positions from the start of the table that the first row sees; each
+                                     // further row sees one more, up to the end of the split
+    bool window = false;             // of these, only some: from `first` for the first row, one more for each
+    int first = 0;                   // further row; below zero: from the start of the table
     const uint8_t* keys =
         nullptr;  // the keys of this layer and head in block 0; the values follow `part_bytes` later
     size_t part_bytes = 0;
     size_t block_bytes = 0;  // from one block to the next
+};
+
+// Who attends: `rows` tokens at consecutive positions, each with `heads` query heads of one kv head.
+struct AttendTask {
+    int rows, heads, head_dim;
+    const float* q;          // [rows][heads][head_dim]
+    float *maximum, *total;  // [rows][heads], written
+    float* out;              // [rows][heads][head_dim], written, not yet divided by total
+    float* scratch;          // [2][32][head_dim]
 };
 
 constexpr int kRowBlock = 256;                // logits that the sampler looks at or passes over together
@@ -99,15 +118,21 @@ constexpr double kMassOne = 1099511627776.0;  // 2^40: what the likeliest token 
 struct KernelTable {
     const char* isa;
     int tile_tokens;  // the most token rows that one tile call takes, at most kTileTokens
-    // out[t * 16 + r] = sum over k of W[r][k] * x[t][k], for `tokens` <= tile_tokens and `blocks` blocks of
-    // 32 along k
-    void (*tile[kWeightForms])(const uint8_t* weights, int blocks, Activations x, int tokens, float* out);
+    // out[t * stride + r] = sum over k of W[r][k] * x[t][k], outliers left out, for `tokens` <= tile_tokens
+    // and `blocks` blocks of 32 along k
+    void (*tile[kWeightForms])(const uint8_t* weights, int blocks, Activations x, int tokens, float* out,
+                               int stride);
     // The same in two steps, when many tokens pass a tile: nibbles become bytes and halves floats only once.
     // Null where that does not pay.
     void (*unpack[kWeightForms])(const uint8_t* weights, int blocks,
                                  uint8_t* out);  // blocks * kUnpackedBytes
-    void (*tile_unpacked[kWeightForms])(const uint8_t* weights, const uint8_t* unpacked, int blocks,
-                                        Activations x, int tokens, float* out);
+    void (*tile_unpacked[kWeightForms])(const uint8_t* unpacked, int blocks, Activations x, int tokens,
+                                        float* out, int stride);
+    // The outliers of `rows` <= 256 rows, those of a row in the order of its blocks; returns how many.
+    int (*list_outliers)(const Activations& x, int rows, Outlier* list);  // [rows * row_blocks]
+    // Adds them to what `tile` made of the packed tile, after it. Null for weights that take floats.
+    void (*add_outliers[kWeightForms])(const uint8_t* weights, const Outlier* outliers, int count, float* out,
+                                       int stride);
 
     // RMS norm of n values in a row of `padded`
     void (*norm_int8)(const float* x, const float* gain, float eps, int n, int padded, QuantizedBlocks out);
@@ -122,10 +147,7 @@ struct KernelTable {
     void (*add)(float* x, const float* y, int n);                      // x += y, n a multiple of 8
     void (*add_scaled)(float* x, const float* y, float scale, int n);  // x = fma(scale, y, x), the same n
 
-    // `heads` query heads of one kv head over one split: q [heads][head_dim], maximum and total [heads],
-    // out [heads][head_dim] not yet divided by total
-    void (*attend[2])(const float* q, int heads, int head_dim, KvView kv, float* maximum, float* total,
-                      float* out);
+    void (*attend[2])(const AttendTask& task, const KvView& kv);
     // (maximum, total, out) <- merged with the split that follows it
     void (*merge)(float* maximum, float* total, float* out, float maximum2, float total2, const float* out2,
                   int n);
@@ -137,14 +159,18 @@ struct KernelTable {
 
     // sampling, over one row of n logits, n arbitrary
     float (*row_maximum)(const float* x, int n);
-    // of each block of kRowBlock (256) values, the last one shorter
-    void (*row_block_maxima)(const float* x, int n, float* maxima);
-    void (*row_block_masses)(const float* weight, int n,
-                             int64_t* masses);            // sums of floor(weight * kMassOne)
+    // of each block of kRowBlock (256) values, the last one shorter; whether no value is NaN
+    bool (*row_block_maxima)(const float* x, int n, float* maxima);
+    // x[i] = -infinity where bit i % 32 of mask[i / 32] is 0, then as row_block_maxima; a block of which
+    // nothing may stay is left as it is, its maximum is -infinity
+    bool (*row_mask)(float* x, int n, const uint32_t* mask, float* maxima);
+    // writes first + i for each x[i] >= lowest, in order; returns how many
+    int (*row_at_least)(const float* x, int n, float lowest, int first, int32_t* ids);
     int (*row_find)(const float* x, int n, float value);  // first index that equals value, or -1
-    // scaled[i] = (x[i] - maximum) / temperature; weight[i] = exp(scaled[i]), 0 below -87
-    void (*row_weights)(const float* x, int n, float maximum, float temperature, float* scaled,
-                        float* weight);
+    // weight[i] = exp((x[i] - maximum) / temperature), 0 below -87; has room for whole eights
+    void (*row_weights)(const float* x, int n, float maximum, float temperature, float* weight);
+    // sum of floor(weight * kMassOne) over at most kRowBlock values, none of them NaN
+    int64_t (*row_mass)(const float* x, int n, float maximum, float temperature);
     double (*row_exp_total)(const float* x, int n, float maximum);  // sum of exp(x - maximum)
 
     // for measuring; see ceilings.inl

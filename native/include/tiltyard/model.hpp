@@ -3,6 +3,7 @@
 #pragma once
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -111,14 +112,22 @@ struct Workspace {
         std::vector<float> attention, outputs;  // of one attention unit; of one weight unit
         std::vector<uint8_t> unpacked;          // one q4 tile
         Quantized normed;                       // a few rows that this thread norms for itself
+        struct Outliers {                       // of a chunk of rows, in one phase
+            uint64_t phase = 0;
+            const float* of = nullptr;
+            int rows = 0, count = 0;
+            std::vector<Outlier> list;
+        };
+        std::vector<Outliers> outliers;  // by chunk
+        uint64_t phase = 0;              // of all passes
     };
     std::vector<ThreadScratch> scratch;  // [threads]
-    // one attention unit: a row, a kv head, one split of the positions from `first` on
+    // one attention unit: rows at consecutive positions of a sequence, a kv head, one split of the positions
     struct AttentionUnit {
-        int row, kv_head, first;
-        int split, index,
-            splits;   // the split's number from position 0; its place among the `splits` in sight
-        int partial;  // where its result waits, or -1
+        int row, rows, kv_head;
+        int window;                // how many positions a row sees; 0: all
+        int split, index, splits;  // the split's number from position 0; its place among those in sight
+        int partial;               // where the results of its splits wait, rows of a split together; or -1
     };
     std::vector<std::vector<AttentionUnit>> units;  // one list for each window that a layer has
 };
@@ -162,6 +171,9 @@ class Model {
     void allocate_kv(int blocks, KvPrecision precision);
     // Throws std::invalid_argument, without touching anything, when an index is out of range.
     void forward(const Batch& batch);
+    // Calls job(row, thread) for each row, on the threads that run the passes; it must not throw.
+    void for_rows(int rows, const std::function<void(int, int)>& job);
+    const KernelTable& kernels() const { return kernels_; }
 
     void copy_block(int source, int target);
     void read_block(int block, uint8_t* out);

@@ -46,7 +46,10 @@ class ThreadPool {
     void work(int thread);
     int take(int victim, uint32_t phase, int pieces, bool front);
     void add_finished(uint32_t pieces, uint32_t target);
-    void await(uint32_t target);
+    struct Ahead {
+        const uint8_t *at = nullptr, *end = nullptr;
+    };
+    void await(uint32_t target, Ahead& ahead);
 
     const int threads_;
     std::vector<std::thread> workers_;
@@ -85,8 +88,10 @@ class ThreadPool::Walk {
             }
             if (finished) pool_.add_finished(finished, target_);
         }
-        pool_.await(target_);
+        pool_.await(target_, ahead_);
     }
+    // Memory that this thread will read in the next phase: it is fetched while this one waits for the others.
+    void read_ahead(const uint8_t* from, size_t bytes) { ahead_ = {from, from + bytes}; }
 
   private:
     friend class ThreadPool;
@@ -94,6 +99,7 @@ class ThreadPool::Walk {
         : thread(thread), pool_(pool), phase_(pool.phase_), target_(pool.target_) {}
     ThreadPool& pool_;
     uint32_t phase_, target_;  // the target: what `done_` is when the phase is over
+    Ahead ahead_;
 };
 
 }  // namespace tiltyard

@@ -6,13 +6,12 @@ constexpr float kLargestHalf = 65504.0f;
 // Keys lie [head_dim][32 tokens], values [32 tokens][head_dim].
 struct KvF16 {
     static constexpr int kBytes = 2;
-    static F8 key(const uint8_t* part, int d, int c) {
-        return f8_load_f16(reinterpret_cast<const uint16_t*>(part) + d * kBlockTokens + c * 8);
+    static const uint16_t* at(const uint8_t* part, int i) {
+        return reinterpret_cast<const uint16_t*>(part) + i;
     }
-    static F8 value(const uint8_t* part, int head_dim, int token, int c) {
-        return f8_load_f16(reinterpret_cast<const uint16_t*>(part) + token * head_dim + c * 8);
-    }
-    static F8 scale(const uint8_t*, int, int, F8 x) { return x; }
+    static Wide load(const uint8_t* part, int i) { return w_load_f16(at(part, i)); }
+    static F8 load8(const uint8_t* part, int i) { return f8_load_f16(at(part, i)); }
+    static Wide scale(const uint8_t*, int, int, Wide x) { return x; }
     static F8 clamped(const float* x) {  // saturate: an infinity in the cache would poison every later token
         return f8_max(f8_min(f8_load(x), f8_set1(kLargestHalf)), f8_set1(-kLargestHalf));
     }
@@ -32,14 +31,11 @@ struct KvF16 {
 // int8 with one float scale for each (token, kv head); the 32 scales follow the head_dim * 32 bytes.
 struct KvInt8 {
     static constexpr int kBytes = 1;
-    static F8 key(const uint8_t* part, int d, int c) {
-        return f8_load_i8(reinterpret_cast<const int8_t*>(part) + d * kBlockTokens + c * 8);
-    }
-    static F8 value(const uint8_t* part, int head_dim, int token, int c) {
-        return f8_load_i8(reinterpret_cast<const int8_t*>(part) + token * head_dim + c * 8);
-    }
-    static F8 scale(const uint8_t* part, int head_dim, int c, F8 x) {
-        return f8_mul(x, f8_load(reinterpret_cast<const float*>(part + head_dim * kBlockTokens) + c * 8));
+    static const int8_t* at(const uint8_t* part, int i) { return reinterpret_cast<const int8_t*>(part) + i; }
+    static Wide load(const uint8_t* part, int i) { return w_load_i8(at(part, i)); }
+    static F8 load8(const uint8_t* part, int i) { return f8_load_i8(at(part, i)); }
+    static Wide scale(const uint8_t* part, int head_dim, int c, Wide x) {
+        return w_mul(x, w_load(reinterpret_cast<const float*>(part + head_dim * kBlockTokens) + c));
     }
     static void put_scale(float value, int head_dim, int slot, uint8_t* part) {
         std::memcpy(part + head_dim * kBlockTokens + slot * 4, &value, 4);
@@ -63,129 +59,232 @@ struct KvInt8 {
     }
 };
 
-// out[g][c .. c + N * 8) += p[g][t] * value[t], token by token
-template <class Kv, int G, int N>
-static inline void add_values(const float (*p)[kBlockTokens], int first, int tokens, const uint8_t* values,
-                              const uint8_t* ahead, int head_dim, int c, float* out) {
-    F8 a[G][N];
-#pragma GCC unroll 4
-    for (int g = 0; g < G; g++)
-#pragma GCC unroll 4
-        for (int j = 0; j < N; j++) a[g][j] = f8_load(out + g * head_dim + (c + j) * 8);
-    for (int t = first; t < tokens; t++) {
-        F8 weight[G];
-        if (N > 1) prefetch(ahead + ((size_t)t * head_dim + c * 8) * Kv::kBytes);
-#pragma GCC unroll 4
-        for (int g = 0; g < G; g++) weight[g] = f8_set1(p[g][t]);
-#pragma GCC unroll 4
-        for (int j = 0; j < N; j++) {
-            const F8 v = Kv::value(values, head_dim, t, c + j);
-#pragma GCC unroll 4
-            for (int g = 0; g < G; g++) a[g][j] = f8_fma(weight[g], v, a[g][j]);
-        }
+// A block's keys or values as floats, once for all the queries that pass it.
+struct KvOpened {
+    static constexpr int kBytes = 4;
+    static const float* at(const uint8_t* part, int i) { return reinterpret_cast<const float*>(part) + i; }
+    static Wide load(const uint8_t* part, int i) { return w_load(at(part, i)); }
+    static F8 load8(const uint8_t* part, int i) { return f8_load(at(part, i)); }
+};
+template <class Kv>
+static void open_part(const uint8_t* part, const uint8_t* ahead, int head_dim, float* out) {
+    for (int i = 0; i < head_dim * kBlockTokens; i += 16) {
+        prefetch(ahead + i * Kv::kBytes);
+        w_store(out + i, Kv::load(part, i));
     }
-#pragma GCC unroll 4
-    for (int g = 0; g < G; g++)
-#pragma GCC unroll 4
-        for (int j = 0; j < N; j++) f8_store(out + g * head_dim + (c + j) * 8, a[g][j]);
 }
 
-// G query heads of one kv head over one block of up to 32 tokens. Only the slots from `first` to `tokens` are
-// believed: scores of the others are replaced before use, and their values are never read.
-template <class Kv, int G, int kHeadDim>
-[[gnu::noinline]] static void attend_block(const float* q, int head_dim, int first, int tokens,
-                                           const uint8_t* keys, const uint8_t* values, const uint8_t* ahead,
-                                           size_t part_bytes, float* maximum, float* total, float* out) {
-    if (kHeadDim) head_dim = kHeadDim;  // a constant lets the compiler fold the strides
-    F8 s[G][4];
-#pragma GCC unroll 4
-    for (int g = 0; g < G; g++)
-#pragma GCC unroll 4
-        for (int c = 0; c < 4; c++) s[g][c] = f8_zero();
-    for (int d = 0; d < head_dim; d++) {  // G = 3: 12 accumulators + 3 broadcasts + 1 load = 16 registers
-        F8 qd[G];
-        prefetch(ahead + (size_t)d * Kv::kBytes * kBlockTokens);
-#pragma GCC unroll 4
-        for (int g = 0; g < G; g++) qd[g] = f8_set1(q[g * head_dim + d]);
-#pragma GCC unroll 4
-        for (int c = 0; c < 4; c++) {
-            const F8 k = Kv::key(keys, d, c);
-#pragma GCC unroll 4
-            for (int g = 0; g < G; g++) s[g][c] = f8_fma(qd[g], k, s[g][c]);
-        }
+// Which tokens of a block a query sees.
+struct Seen {
+    int first, end;
+};
+
+// out[i][c .. c + 32) += p[i][t] * value[t], token by token, for N queries
+template <class Source, int N>
+static inline void add_values(const float (*p)[kBlockTokens], Seen seen, const uint8_t* values,
+                              const uint8_t* ahead, int head_dim, int c, float* out) {
+    Wide a[N][2];
+#pragma GCC unroll 8
+    for (int i = 0; i < N; i++)
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; j++) a[i][j] = w_load(out + i * head_dim + c + j * 16);
+    for (int t = seen.first; t < seen.end; t++) {
+        if (Source::kBytes < 4) prefetch(ahead + ((size_t)t * head_dim + c) * Source::kBytes);
+        const Wide v[2] = {Source::load(values, t * head_dim + c),
+                           Source::load(values, t * head_dim + c + 16)};
+#pragma GCC unroll 8
+        for (int i = 0; i < N; i++)
+#pragma GCC unroll 2
+            for (int j = 0; j < 2; j++) a[i][j] = w_fma1(v[j], p[i][t], a[i][j]);
     }
-    alignas(32) float p[G][kBlockTokens];
-    for (int g = 0; g < G; g++) {
-        for (int c = 0; c < 4; c++)
-            s[g][c] = f8_keep(Kv::scale(keys, head_dim, c, s[g][c]), tokens - c * 8, f8_set1(kMasked));
-        if (first)
-            for (int c = 0; c < 4; c++) s[g][c] = f8_keep(f8_set1(kMasked), first - c * 8, s[g][c]);
-        const float highest = f8_hmax(f8_max(f8_max(s[g][0], s[g][1]), f8_max(s[g][2], s[g][3])));
-        const float next = highest > maximum[g] ? highest : maximum[g];
-        for (int c = 0; c < 4; c++)
-            s[g][c] = f8_keep(f8_exp(f8_sub(s[g][c], f8_set1(next))), tokens - c * 8, f8_zero());
-        if (first)
-            for (int c = 0; c < 4; c++) s[g][c] = f8_keep(f8_zero(), first - c * 8, s[g][c]);
-        const float sum = f8_hsum(f8_add(f8_add(s[g][0], s[g][1]), f8_add(s[g][2], s[g][3])));
-        for (int c = 0; c < 4; c++) f8_store(p[g] + c * 8, Kv::scale(values, head_dim, c, s[g][c]));
-        if (next == maximum[g]) {  // the factor would be exp(0) = 1 exactly
-            total[g] = total[g] + sum;
+#pragma GCC unroll 8
+    for (int i = 0; i < N; i++)
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; j++) w_store(out + i * head_dim + c + j * 16, a[i][j]);
+}
+template <class Source, int N>
+static inline void add_all_values(const float (*p)[kBlockTokens], Seen seen, const uint8_t* values,
+                                  const uint8_t* ahead, int head_dim, float* out) {
+    const int whole = head_dim / 32 * 32;
+    for (int c = 0; c < whole; c += 32) add_values<Source, N>(p, seen, values, ahead, head_dim, c, out);
+    for (int i = 0; i < N; i++)
+        for (int c = whole; c < head_dim; c += 8) {
+            F8 a = f8_load(out + i * head_dim + c);
+            for (int t = seen.first; t < seen.end; t++)
+                a = f8_fma(f8_set1(p[i][t]), Source::load8(values, t * head_dim + c), a);
+            f8_store(out + i * head_dim + c, a);
+        }
+}
+
+// The online softmax of N queries over one block: scores become weights, what was summed before shrinks. Step
+// by step for all of them, so that the latency of one hides behind the others.
+template <class Kv, int N>
+static inline void soften(float (*p)[kBlockTokens], const Seen* seen, const uint8_t* keys,
+                          const uint8_t* values, int head_dim, float* maximum, float* total, float* out) {
+    const auto mask = [&](int i, float other) {
+        if (seen[i].first == 0 && seen[i].end == kBlockTokens) return;
+        for (int c = 0; c < kBlockTokens; c += 16) {
+            const Wide some = w_keep(w_load(p[i] + c), seen[i].end - c, w_set1(other));
+            w_store(p[i] + c, w_keep(w_set1(other), seen[i].first - c, some));
+        }
+    };
+    float next[N], sum[N];
+    for (int i = 0; i < N; i++) {
+        for (int c = 0; c < kBlockTokens; c += 16)
+            w_store(p[i] + c, Kv::scale(keys, head_dim, c, w_load(p[i] + c)));
+        mask(i, kMasked);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < N; i++) {
+        const float highest = f8_hmax(f8_max(w_folded_max(w_load(p[i])), w_folded_max(w_load(p[i] + 16))));
+        next[i] = highest > maximum[i] ? highest : maximum[i];
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < N; i++)
+#pragma GCC unroll 2
+        for (int c = 0; c < kBlockTokens; c += 16)
+            w_store(p[i] + c, exp_of(w_sub(w_load(p[i] + c), w_set1(next[i]))));
+    for (int i = 0; i < N; i++) mask(i, 0);
+#pragma GCC unroll 8
+    for (int i = 0; i < N; i++) {
+        sum[i] = f8_hsum(f8_add(w_folded_sum(w_load(p[i])), w_folded_sum(w_load(p[i] + 16))));
+        for (int c = 0; c < kBlockTokens; c += 16)
+            w_store(p[i] + c, Kv::scale(values, head_dim, c, w_load(p[i] + c)));
+    }
+    for (int i = 0; i < N; i++) {
+        if (next[i] == maximum[i]) {  // the factor would be exp(0) = 1 exactly
+            total[i] = total[i] + sum[i];
             continue;
         }
-        const F8 factor = f8_exp(f8_set1(maximum[g] - next));
+        const F8 factor = f8_exp(f8_set1(maximum[i] - next[i]));
         alignas(32) float factors[8];
         f8_store(factors, factor);
-        total[g] = f1_fma(total[g], factors[0], sum);
-        maximum[g] = next;
-        for (int i = 0; i < head_dim; i += 8)
-            f8_store(out + g * head_dim + i, f8_mul(f8_load(out + g * head_dim + i), factor));
+        total[i] = f1_fma(total[i], factors[0], sum[i]);
+        maximum[i] = next[i];
+        for (int d = 0; d < head_dim; d += 8) {
+            float* o = out + (size_t)i * head_dim + d;
+            f8_store(o, f8_mul(f8_load(o), factor));
+        }
     }
-    const int whole = head_dim / 32 * 4;
-    ahead += part_bytes;
-    for (int c = 0; c < whole; c += 4)
-        add_values<Kv, G, 4>(p, first, tokens, values, ahead, head_dim, c, out);
-    for (int c = whole; c < head_dim / 8; c++)
-        add_values<Kv, G, 1>(p, first, tokens, values, ahead, head_dim, c, out);
+}
+
+// Where a block's keys and values lie: as they are stored, and as they are read.
+struct KvBlock {
+    const uint8_t *stored_keys, *stored_values, *keys, *values, *ahead_keys, *ahead_values;
+};
+
+// N queries over one block of up to 32 tokens. Only the slots that a query sees are believed: scores of the
+// others are replaced before use, and their values are never read.
+template <class Kv, class Source, int N, int kHeadDim>
+[[gnu::noinline]] static void attend_block(const float* q, int head_dim, const Seen* seen, KvBlock block,
+                                           float* maximum, float* total, float* out) {
+    if (kHeadDim) head_dim = kHeadDim;  // a constant lets the compiler fold the strides
+    alignas(64) float p[N][kBlockTokens];
+    {
+        Wide s[N][2];
+#pragma GCC unroll 8
+        for (int i = 0; i < N; i++)
+#pragma GCC unroll 2
+            for (int c = 0; c < 2; c++) s[i][c] = w_zero();
+        for (int d = 0; d < head_dim; d++) {
+            if (Source::kBytes < 4) prefetch(block.ahead_keys + (size_t)d * Source::kBytes * kBlockTokens);
+            const Wide k[2] = {Source::load(block.keys, d * kBlockTokens),
+                               Source::load(block.keys, d * kBlockTokens + 16)};
+#pragma GCC unroll 8
+            for (int i = 0; i < N; i++)
+#pragma GCC unroll 2
+                for (int c = 0; c < 2; c++) s[i][c] = w_fma1(k[c], q[i * head_dim + d], s[i][c]);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < N; i++)
+#pragma GCC unroll 2
+            for (int c = 0; c < 2; c++) w_store(p[i] + c * 16, s[i][c]);
+    }
+    soften<Kv, N>(p, seen, block.stored_keys, block.stored_values, head_dim, maximum, total, out);
+    Seen common = seen[0];
+    for (int i = 1; i < N; i++) {
+        common.first = seen[i].first > common.first ? seen[i].first : common.first;
+        common.end = seen[i].end < common.end ? seen[i].end : common.end;
+    }
+    // Together over what all see; what only some do, before and after it, is added for each alone.
+    if (common.end < common.first) common.end = common.first;
+    const auto alone = [&](int i, int first, int end) {
+        if (first < end)
+            add_all_values<Source, 1>(p + i, {first, end}, block.values, block.ahead_values, head_dim,
+                                      out + i * head_dim);
+    };
+    for (int i = 0; i < N; i++)
+        alone(i, seen[i].first, common.first < seen[i].end ? common.first : seen[i].end);
+    add_all_values<Source, N>(p, common, block.values, block.ahead_values, head_dim, out);
+    for (int i = 0; i < N; i++)
+        alone(i, common.end > seen[i].first ? common.end : seen[i].first, seen[i].end);
+}
+
+template <class Kv, class Source, int kHeadDim, int N = kMostQueries>
+static void attend_queries(int queries, const float* q, int head_dim, const Seen* seen, const KvBlock& block,
+                           float* maximum, float* total, float* out) {
+    if constexpr (N > 1)
+        if (queries < N)
+            return attend_queries<Kv, Source, kHeadDim, N - 1>(queries, q, head_dim, seen, block, maximum,
+                                                               total, out);
+    attend_block<Kv, Source, N, kHeadDim>(q, head_dim, seen, block, maximum, total, out);
 }
 
 template <class Kv, int kHeadDim>
-static void attend_blocks(const float* q, int heads, int head_dim, const KvView& kv, float* maximum,
-                          float* total, float* out) {
-    for (int b = kv.first / kBlockTokens; b * kBlockTokens < kv.tokens; b++) {
-        const int first = kv.first > b * kBlockTokens ? kv.first - b * kBlockTokens : 0;
-        const int left = kv.tokens - b * kBlockTokens, tokens = left < kBlockTokens ? left : kBlockTokens;
+static void attend_blocks(const AttendTask& a, const KvView& kv) {
+    const int n = a.head_dim, whole = kBlockTokens * n;
+    const auto end_of = [&](int row) {
+        const int end = kv.tokens + row;
+        return end < kSplitTokens ? end : kSplitTokens;
+    };
+    const auto first_of = [&](int row) { return kv.window && kv.first + row > 0 ? kv.first + row : 0; };
+    const int last = (end_of(a.rows - 1) - 1) / kBlockTokens;
+    for (int b = first_of(0) / kBlockTokens; b <= last; b++) {
+        const int start = b * kBlockTokens;
         const uint8_t* keys = kv.keys + (size_t)kv.table[b] * kv.block_bytes;
-        const uint8_t* values = keys + kv.part_bytes;
         // blocks lie anywhere, so nothing but us can know which memory comes next
-        const int next = b + (left > kBlockTokens);
-        const uint8_t* ahead = kv.keys + (size_t)kv.table[next] * kv.block_bytes;
-        int g = 0;  // heads are independent: how they share loads cannot change bits
-        const auto run = [&](auto size) {
-            constexpr int G = decltype(size)::value;
-            attend_block<Kv, G, kHeadDim>(q + g * head_dim, head_dim, first, tokens, keys, values, ahead,
-                                          kv.part_bytes, maximum + g, total + g, out + g * head_dim);
-            g += G;
-        };
-        while (heads - g >= 5 || heads - g == 3) run(std::integral_constant<int, 3>());
-        while (heads - g >= 2) run(std::integral_constant<int, 2>());
-        if (heads - g == 1) run(std::integral_constant<int, 1>());
+        const uint8_t* ahead = kv.keys + (size_t)kv.table[b < last ? b + 1 : b] * kv.block_bytes;
+        int begin = 0, end = a.rows;  // the rows that see something here
+        while (end_of(begin) <= start) begin++;
+        while (first_of(end - 1) >= start + kBlockTokens) end--;
+        KvBlock block{keys, keys + kv.part_bytes, keys, keys + kv.part_bytes, ahead, ahead + kv.part_bytes};
+        const bool opened = (end - begin) * a.heads > kMostQueries;
+        if (opened) {
+            open_part<Kv>(block.keys, block.ahead_keys, n, a.scratch);
+            open_part<Kv>(block.values, block.ahead_values, n, a.scratch + whole);
+            block.keys = reinterpret_cast<const uint8_t*>(a.scratch);
+            block.values = reinterpret_cast<const uint8_t*>(a.scratch + whole);
+        }
+        for (int i = begin * a.heads; i < end * a.heads;) {
+            const int left = end * a.heads - i, calls = (left + kMostQueries - 1) / kMostQueries,
+                      queries = (left + calls - 1) / calls;
+            Seen seen[kMostQueries];
+            for (int j = 0; j < queries; j++) {
+                const int row = (i + j) / a.heads, first = first_of(row) - start, stop = end_of(row) - start;
+                seen[j] = {first > 0 ? first : 0, stop < kBlockTokens ? stop : kBlockTokens};
+            }
+            const auto run =
+                opened ? attend_queries<Kv, KvOpened, kHeadDim> : attend_queries<Kv, Kv, kHeadDim>;
+            run(queries, a.q + (size_t)i * n, n, seen, block, a.maximum + i, a.total + i,
+                a.out + (size_t)i * n);
+            i += queries;
+        }
     }
 }
 
 template <class Kv>
-static void attend(const float* q, int heads, int head_dim, KvView kv, float* maximum, float* total,
-                   float* out) {
-    for (int g = 0; g < heads; g++) maximum[g] = kMasked, total[g] = 0;
-    std::memset(out, 0, sizeof(float) * heads * head_dim);
-    switch (head_dim) {
+static void attend(const AttendTask& a, const KvView& kv) {
+    for (int i = 0; i < a.rows * a.heads; i++) a.maximum[i] = kMasked, a.total[i] = 0;
+    std::memset(a.out, 0, sizeof(float) * a.rows * a.heads * a.head_dim);
+    switch (a.head_dim) {
         case 64:
-            return attend_blocks<Kv, 64>(q, heads, head_dim, kv, maximum, total, out);
+            return attend_blocks<Kv, 64>(a, kv);
         case 128:
-            return attend_blocks<Kv, 128>(q, heads, head_dim, kv, maximum, total, out);
+            return attend_blocks<Kv, 128>(a, kv);
         case 256:
-            return attend_blocks<Kv, 256>(q, heads, head_dim, kv, maximum, total, out);
+            return attend_blocks<Kv, 256>(a, kv);
         default:
-            return attend_blocks<Kv, 0>(q, heads, head_dim, kv, maximum, total, out);
+            return attend_blocks<Kv, 0>(a, kv);
     }
 }
 

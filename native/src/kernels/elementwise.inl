@@ -1,21 +1,23 @@
 // exp, quantisation of activations, RMS norm, SwiGLU and rotary embedding.
 
-// exp in eight lanes, relative error about 2e-7; the input is clamped to [-87, 88].
+// exp in eight or sixteen lanes, relative error about 2e-7; the input is clamped to [-87, 88].
 // n = round(x / ln 2); r = x - n ln 2 in two steps; a polynomial of degree 7 in r; times 2^n.
-static inline F8 f8_exp(F8 x) {
-    x = f8_max(f8_min(x, f8_set1(88.0f)), f8_set1(-87.0f));
-    const F8 n = f8_rint(f8_mul(x, f8_set1(1.44269504088896341f)));
-    F8 r = f8_fma(n, f8_set1(-0.693359375f), x);
-    r = f8_fma(n, f8_set1(2.12194440e-4f), r);
-    F8 p = f8_set1(1.9875691500e-4f);
-    p = f8_fma(p, r, f8_set1(1.3981999507e-3f));
-    p = f8_fma(p, r, f8_set1(8.3334519073e-3f));
-    p = f8_fma(p, r, f8_set1(4.1665795894e-2f));
-    p = f8_fma(p, r, f8_set1(1.6666665459e-1f));
-    p = f8_fma(p, r, f8_set1(5.0000001201e-1f));
-    p = f8_fma(p, f8_mul(r, r), f8_add(r, f8_set1(1.0f)));
-    return f8_mul(p, f8_pow2i(n));
+template <class V>
+[[gnu::always_inline]] static inline V exp_of(V x) {
+    x = max_of(min_of(x, all_of<V>(88.0f)), all_of<V>(-87.0f));
+    const V n = rint_of(product_of(x, all_of<V>(1.44269504088896341f)));
+    V r = fma_of(n, all_of<V>(-0.693359375f), x);
+    r = fma_of(n, all_of<V>(2.12194440e-4f), r);
+    V p = all_of<V>(1.9875691500e-4f);
+    p = fma_of(p, r, all_of<V>(1.3981999507e-3f));
+    p = fma_of(p, r, all_of<V>(8.3334519073e-3f));
+    p = fma_of(p, r, all_of<V>(4.1665795894e-2f));
+    p = fma_of(p, r, all_of<V>(1.6666665459e-1f));
+    p = fma_of(p, r, all_of<V>(5.0000001201e-1f));
+    p = fma_of(p, product_of(r, r), sum_of(r, all_of<V>(1.0f)));
+    return product_of(p, pow2i_of(n));
 }
+static inline F8 f8_exp(F8 x) { return exp_of(x); }
 
 constexpr float kSmallest = 1e-36f;  // a block below this is zero: 127 / largest would overflow
 
@@ -95,22 +97,22 @@ static void norm_float(const float* x, const float* gain, float eps, int n, int 
 
 // out = gate / (1 + exp(-gate)) * up
 static void silu_multiply(const float* gate, const float* up, int padded, float* out) {
-    for (int i = 0; i < padded; i += 8) {
-        const F8 g = f8_load(gate + i);
-        const F8 e = f8_exp(f8_sub(f8_zero(), g));
-        f8_store(out + i, f8_mul(f8_div(g, f8_add(f8_set1(1.0f), e)), f8_load(up + i)));
+    for (int i = 0; i < padded; i += 16) {
+        const Wide g = w_load(gate + i);
+        const Wide e = exp_of(w_sub(w_zero(), g));
+        w_store(out + i, w_mul(w_div(g, w_add(w_set1(1.0f), e)), w_load(up + i)));
     }
 }
 
 // GELU in its tanh form (Hendrycks and Gimpel 2016, https://arxiv.org/abs/1606.08415): 0.5 x (1 + tanh(z /
 // 2)) is x / (1 + exp(-z)), with z = 2 sqrt(2 / pi) (x + 0.044715 x^3).
 static void gelu_multiply(const float* gate, const float* up, int padded, float* out) {
-    for (int i = 0; i < padded; i += 8) {
-        const F8 g = f8_load(gate + i);
-        const F8 z =
-            f8_mul(g, f8_fma(f8_mul(g, g), f8_set1(0.07135481627260025f), f8_set1(1.5957691216057308f)));
-        const F8 e = f8_exp(f8_sub(f8_zero(), z));
-        f8_store(out + i, f8_mul(f8_div(g, f8_add(f8_set1(1.0f), e)), f8_load(up + i)));
+    for (int i = 0; i < padded; i += 16) {
+        const Wide g = w_load(gate + i);
+        const Wide z =
+            w_mul(g, w_fma(w_mul(g, g), w_set1(0.07135481627260025f), w_set1(1.5957691216057308f)));
+        const Wide e = exp_of(w_sub(w_zero(), z));
+        w_store(out + i, w_mul(w_div(g, w_add(w_set1(1.0f), e)), w_load(up + i)));
     }
 }
 

@@ -182,8 +182,8 @@ struct BlocksQ6K {
 template <class Blocks>
 struct TileBlocks {
     template <int M>
-    static inline void run(const uint8_t* w, int blocks, Activations x, float* out) {
-        Sums<M> sums(out);
+    static inline void run(const uint8_t* w, int blocks, Activations x, float* out, int stride) {
+        Sums<M> sums(out, stride);
         alignas(64) uint8_t opened[kUnpackedBytes];
         for (int b = 0; b < blocks; b++) {
             if (M == 1)
@@ -197,8 +197,8 @@ struct TileBlocks {
 template <class Blocks>
 struct TileOpened {
     template <int M>
-    static inline void run(const uint8_t* opened, int blocks, Activations x, float* out) {
-        Sums<M> sums(out);
+    static inline void run(const uint8_t* opened, int blocks, Activations x, float* out, int stride) {
+        Sums<M> sums(out, stride);
         for (int b = 0; b < blocks; b++, opened += kUnpackedBytes)
             Blocks::template add<M>(opened, b, x, sums);
         sums.finish();
@@ -208,30 +208,4 @@ struct TileOpened {
 template <class Blocks>
 static void unpack_blocks(const uint8_t* w, int blocks, uint8_t* out) {
     for (int b = 0; b < blocks; b++, out += kUnpackedBytes) Blocks::open(w, b, out);
-}
-
-template <class Blocks>
-static inline void add_block_outliers(const uint8_t* w, const Activations& x, int token, float* out) {
-    const float* outliers = x.outlier + token * x.row_blocks;
-    const uint8_t* places = x.outlier_at + token * x.row_blocks;
-    Wide acc = w_load(out);
-    for (size_t first = 0; first < x.row_blocks; first += 8)
-        for (int mask = ~f8_equal_mask(f8_load(outliers + first), f8_zero()) & 255; mask; mask &= mask - 1) {
-            const int b = (int)first + __builtin_ctz(mask);
-            acc = w_fma(Blocks::weight(w, b, places[b]), w_scaled(Blocks::scale(w, b), outliers[b]), acc);
-        }
-    w_store(out, acc);
-}
-
-template <class Blocks>
-static void tile_blocks(const uint8_t* w, int blocks, Activations x, int tokens, float* out) {
-    tile_any<TileBlocks<Blocks>>(w, blocks, x, tokens, out);
-    for (int t = 0; t < tokens; t++) add_block_outliers<Blocks>(w, x, t, out + t * kTileRows);
-}
-
-template <class Blocks>
-static void tile_unpacked(const uint8_t* w, const uint8_t* unpacked, int blocks, Activations x, int tokens,
-                          float* out) {
-    tile_any<TileOpened<Blocks>>(unpacked, blocks, x, tokens, out);
-    for (int t = 0; t < tokens; t++) add_block_outliers<Blocks>(w, x, t, out + t * kTileRows);
 }

@@ -17,7 +17,7 @@ static inline Wide w_load_bf16(const uint8_t* p) {
 template <WeightForm Form>
 struct TileFloat {
     template <int M>
-    static inline void run(const uint8_t* w, int blocks, Activations x, float* out) {
+    static inline void run(const uint8_t* w, int blocks, Activations x, float* out, int stride) {
         constexpr int kBytes = Form == WeightForm::f32 ? 4 : 2;
         Wide acc[M];
 
@@ -36,6 +36,6 @@ struct TileFloat {
         }
 
 #pragma GCC unroll 8
-        for (int t = 0; t < M; t++) w_store(out + t * kTileRows, acc[t]);
+        for (int t = 0; t < M; t++) w_store(out + t * stride, acc[t]);
     }
 };

@@ -19,20 +19,20 @@ constexpr size_t kPrefetchAhead = 4096;  // bytes that arrive while a lone token
 template <int M>
 struct Sums {
     static constexpr bool kInMemory = M > kTokensInRegisters;
-    explicit Sums(float* out) : out(out) {
+    explicit Sums(float* out, int stride) : out(out), stride(stride) {
 #pragma GCC unroll 8
         for (int t = 0; t < M; t++)
             if (kInMemory)
-                w_store(out + t * kTileRows, w_zero());
+                w_store(out + t * stride, w_zero());
             else
                 acc[t] = w_zero();
     }
     [[gnu::always_inline]] inline Wide get(int t) const {
-        return kInMemory ? w_load(out + t * kTileRows) : acc[kInMemory ? 0 : t];
+        return kInMemory ? w_load(out + t * stride) : acc[kInMemory ? 0 : t];
     }
     [[gnu::always_inline]] inline void put(int t, Wide sum) {
         if (kInMemory)
-            w_store(out + t * kTileRows, sum);
+            w_store(out + t * stride, sum);
         else
             acc[kInMemory ? 0 : t] = sum;
     }
@@ -50,21 +50,25 @@ struct Sums {
     inline void finish() {
         if (kInMemory) return;
 #pragma GCC unroll 8
-        for (int t = 0; t < M; t++) w_store(out + t * kTileRows, acc[t]);
+        for (int t = 0; t < M; t++) w_store(out + t * stride, acc[t]);
     }
     float* out;
+    const int stride;
     Wide acc[kInMemory ? 1 : M];
 };
 
 struct TileQ4 {
     static constexpr size_t kBlockBytes = tile_block_bytes(WeightForm::q4), kScales = 256;
-    // the integer weights of the rows at place k of a block
-    static inline Wide weight(const uint8_t* w, int k) {
-        return w_nibble(b64_load(w + k % 16 / 4 * 64), k % 4 * 2 + k / 16);
+    // the integer weights of the rows at place k of block b, and their scales
+    static inline Wide weight(const uint8_t* w, int b, int k) {
+        return w_nibble(b64_load(w + b * kBlockBytes + k % 16 / 4 * 64), k % 4 * 2 + k / 16);
+    }
+    static inline Wide scale(const uint8_t* w, int b) {
+        return w_load_f16(reinterpret_cast<const uint16_t*>(w + b * kBlockBytes + kScales));
     }
     template <int M>
-    static inline void run(const uint8_t* w, int blocks, Activations x, float* out) {
-        Sums<M> sums(out);
+    static inline void run(const uint8_t* w, int blocks, Activations x, float* out, int stride) {
+        Sums<M> sums(out, stride);
         for (int b = 0; b < blocks; b++, w += kBlockBytes) {
             WideDot4 dot[M];
 
@@ -105,10 +109,15 @@ struct TileQ4 {
 
 struct TileQ8 {
     static constexpr size_t kBlockBytes = tile_block_bytes(WeightForm::q8), kScales = 512;
-    static inline Wide weight(const uint8_t* w, int k) { return w_byte(b64_load(w + k / 4 * 64), k % 4); }
+    static inline Wide weight(const uint8_t* w, int b, int k) {
+        return w_byte(b64_load(w + b * kBlockBytes + k / 4 * 64), k % 4);
+    }
+    static inline Wide scale(const uint8_t* w, int b) {
+        return w_load_f16(reinterpret_cast<const uint16_t*>(w + b * kBlockBytes + kScales));
+    }
     template <int M>
-    static inline void run(const uint8_t* w, int blocks, Activations x, float* out) {
-        Sums<M> sums(out);
+    static inline void run(const uint8_t* w, int blocks, Activations x, float* out, int stride) {
+        Sums<M> sums(out, stride);
         for (int b = 0; b < blocks; b++, w += kBlockBytes) {
             const int8_t* xb = x.q + b * kQuantBlock;
             if (M == 1)
@@ -140,8 +149,8 @@ struct TileQ8 {
 // and minima as floats.
 struct TileQ4Unpacked {
     template <int M>
-    static inline void run(const uint8_t* w, int blocks, Activations x, float* out) {
-        Sums<M> sums(out);
+    static inline void run(const uint8_t* w, int blocks, Activations x, float* out, int stride) {
+        Sums<M> sums(out, stride);
         for (int b = 0; b < blocks; b++, w += kUnpackedBytes) {
             WideDot4 dot[M];
 
@@ -184,30 +193,28 @@ static void unpack_q4(const uint8_t* w, int blocks, uint8_t* out) {
     }
 }
 
-// The outliers of one token's blocks.
+// The outliers of the token rows, where there are any: a list made once for all tiles.
 template <class Tile>
-static inline void add_outliers(const uint8_t* w, const Activations& x, int token, float* out) {
-    const float* outliers = x.outlier + token * x.row_blocks;
-    const uint8_t* places = x.outlier_at + token * x.row_blocks;
-    Wide acc = w_load(out);
+static void add_outliers(const uint8_t* w, const Outlier* outliers, int count, float* out, int stride) {
+    for (int i = 0; i < count; i++) {
+        const Outlier& o = outliers[i];
+        float* at = out + (size_t)o.row * stride;
+        const Wide scaled = w_scaled(Tile::scale(w, o.block), o.value);
+        w_store(at, w_fma(Tile::weight(w, o.block, o.place), scaled, w_load(at)));
+    }
+}
+
+static int list_outliers(const Activations& x, int rows, Outlier* list) {
+    int count = 0;
     for (size_t first = 0; first < x.row_blocks; first += 8)
-        for (int mask = ~f8_equal_mask(f8_load(outliers + first), f8_zero()) & 255; mask; mask &= mask - 1) {
-            const size_t b = first + __builtin_ctz(mask);
-            const uint8_t* block = w + b * Tile::kBlockBytes;
-            const Wide scale = w_load_f16(reinterpret_cast<const uint16_t*>(block + Tile::kScales));
-            acc = w_fma(Tile::weight(block, places[b]), w_scaled(scale, outliers[b]), acc);
+        for (int row = 0; row < rows; row++) {
+            const size_t at = row * x.row_blocks + first;
+            for (int mask = ~f8_equal_mask(f8_load(x.outlier + at), f8_zero()) & 255; mask;
+                 mask &= mask - 1) {
+                const int b = __builtin_ctz(mask);
+                list[count++] = {x.outlier[at + b], (uint16_t)(first + b), x.outlier_at[at + b],
+                                 (uint8_t)row};
+            }
         }
-    w_store(out, acc);
-}
-
-template <class Tile>
-static void tile_int8(const uint8_t* w, int blocks, Activations x, int tokens, float* out) {
-    tile_any<Tile>(w, blocks, x, tokens, out);
-    for (int t = 0; t < tokens; t++) add_outliers<Tile>(w, x, t, out + t * kTileRows);
-}
-
-static void tile_unpacked_q4(const uint8_t* w, const uint8_t* unpacked, int blocks, Activations x, int tokens,
-                             float* out) {
-    tile_any<TileQ4Unpacked>(unpacked, blocks, x, tokens, out);
-    for (int t = 0; t < tokens; t++) add_outliers<TileQ4>(w, x, t, out + t * kTileRows);
+    return count;
 }

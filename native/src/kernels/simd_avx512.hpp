@@ -18,6 +18,34 @@ static inline Wide w_scaled(Wide a, float x) { return {_mm512_mul_ps(a.v, _mm512
 static inline Wide w_fma(Wide a, Wide b, Wide c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 static inline Wide w_fma1(Wide a, float x, Wide c) { return {_mm512_fmadd_ps(a.v, _mm512_set1_ps(x), c.v)}; }
 
+static inline Wide w_set1(float x) { return {_mm512_set1_ps(x)}; }
+static inline Wide w_add(Wide a, Wide b) { return {_mm512_add_ps(a.v, b.v)}; }
+static inline Wide w_sub(Wide a, Wide b) { return {_mm512_sub_ps(a.v, b.v)}; }
+static inline Wide w_mul(Wide a, Wide b) { return {_mm512_mul_ps(a.v, b.v)}; }
+static inline Wide w_div(Wide a, Wide b) { return {_mm512_div_ps(a.v, b.v)}; }
+static inline Wide w_max(Wide a, Wide b) { return {_mm512_max_ps(a.v, b.v)}; }
+static inline Wide w_min(Wide a, Wide b) { return {_mm512_min_ps(a.v, b.v)}; }
+static inline Wide w_rint(Wide a) {
+    return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+static inline Wide w_pow2i(Wide a) {
+    const __m512i i = _mm512_add_epi32(_mm512_cvtps_epi32(a.v), _mm512_set1_epi32(127));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(i, 23))};
+}
+static inline Wide w_load_i8(const int8_t* p) {
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
+static inline Wide w_keep(Wide a, int n, Wide other) {
+    const __mmask16 kept = n <= 0 ? 0 : n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1);
+    return {_mm512_mask_blend_ps(kept, other.v, a.v)};
+}
+static inline F8 w_low(Wide a) { return {_mm512_castps512_ps256(a.v)}; }
+static inline F8 w_high(Wide a) { return {_mm512_extractf32x8_ps(a.v, 1)}; }
+static inline F8 w_folded_sum(Wide a) { return f8_add(w_low(a), w_high(a)); }
+static inline F8 w_folded_max(Wide a) { return f8_max(w_low(a), w_high(a)); }
+
+constexpr int kMostQueries = 6;  // 12 sums of 32 registers: enough to hide the latency of their fma
+
 struct Bytes64 {
     __m512i v;
 };
@@ -28,8 +56,8 @@ static inline Bytes64 b64_high_nibbles(Bytes64 a) {
     return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))};
 }
 static inline Wide w_nibble(Bytes64 a, int i) {
-    const __m512i top = _mm512_sll_epi32(a.v, _mm_cvtsi32_si128(28 - 4 * i));
-    return {_mm512_cvtepi32_ps(_mm512_srli_epi32(top, 28))};
+    const __m512i shifted = _mm512_srl_epi32(a.v, _mm_cvtsi32_si128(4 * i));
+    return {_mm512_cvtepi32_ps(_mm512_and_si512(shifted, _mm512_set1_epi32(15)))};
 }
 static inline Wide w_byte(Bytes64 a, int i) {
     const __m512i top = _mm512_sll_epi32(a.v, _mm_cvtsi32_si128(24 - 8 * i));

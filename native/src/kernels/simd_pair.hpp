@@ -20,6 +20,26 @@ static inline Wide w_fma1(Wide a, float x, Wide c) {
     return {f8_fma(a.low, v, c.low), f8_fma(a.high, v, c.high)};
 }
 
+static inline Wide w_set1(float x) { return {f8_set1(x), f8_set1(x)}; }
+static inline Wide w_add(Wide a, Wide b) { return {f8_add(a.low, b.low), f8_add(a.high, b.high)}; }
+static inline Wide w_sub(Wide a, Wide b) { return {f8_sub(a.low, b.low), f8_sub(a.high, b.high)}; }
+static inline Wide w_mul(Wide a, Wide b) { return {f8_mul(a.low, b.low), f8_mul(a.high, b.high)}; }
+static inline Wide w_div(Wide a, Wide b) { return {f8_div(a.low, b.low), f8_div(a.high, b.high)}; }
+static inline Wide w_max(Wide a, Wide b) { return {f8_max(a.low, b.low), f8_max(a.high, b.high)}; }
+static inline Wide w_min(Wide a, Wide b) { return {f8_min(a.low, b.low), f8_min(a.high, b.high)}; }
+static inline Wide w_rint(Wide a) { return {f8_rint(a.low), f8_rint(a.high)}; }
+static inline Wide w_pow2i(Wide a) { return {f8_pow2i(a.low), f8_pow2i(a.high)}; }
+static inline Wide w_load_i8(const int8_t* p) { return {f8_load_i8(p), f8_load_i8(p + 8)}; }
+// lanes below n stay, the others become those of `other`
+static inline Wide w_keep(Wide a, int n, Wide other) {
+    return {f8_keep(a.low, n, other.low), f8_keep(a.high, n - 8, other.high)};
+}
+// lane i with lane i + 8
+static inline F8 w_folded_sum(Wide a) { return f8_add(a.low, a.high); }
+static inline F8 w_folded_max(Wide a) { return f8_max(a.low, a.high); }
+
+constexpr int kMostQueries = 3;  // whose scores of a KV block are made together: 12 sums of 16 registers
+
 // 64 bytes: sixteen rows, four consecutive k of each.
 struct Bytes64 {
     Bytes32 low, high;

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -16,9 +15,10 @@ from tiltyard.errors import NotFound
 from tiltyard.events.log import EventLog
 from tiltyard.identity.canonical import Digest
 from tiltyard.identity.store import IdentityStore
-from tiltyard.models.sources import digest_of_model, parse_source
+from tiltyard.models.cache import digest_of_model
+from tiltyard.models.sources import parse_source
 from tiltyard.ops.replay import Outcome, Replayer
-from tiltyard.worker.host import HostSettings
+from tiltyard.worker.host import LEAST_KV_BYTES, HostSettings
 
 
 @click.command()
@@ -58,10 +58,12 @@ def command(
 
 
 def host_settings(settings: Settings, threads: int | None, isa: str) -> HostSettings:
-    """As much KV memory as the workers get: what they could answer must fit here too."""
-    least = HostSettings(threads=threads or len(os.sched_getaffinity(0)), isa=isa)
-    return replace(
-        least, kv_memory_bytes=max(least.kv_memory_bytes, settings.file.workers.kv_memory_mb << 20)
+    """At least as much KV memory as the workers get: what they could answer must fit here too."""
+    kv_memory_mb = settings.file.workers.kv_memory_mb
+    return HostSettings(
+        threads=threads or len(os.sched_getaffinity(0)),
+        isa=isa,
+        kv_memory_bytes=None if kv_memory_mb == "auto" else max(LEAST_KV_BYTES, kv_memory_mb << 20),
     )
 
 

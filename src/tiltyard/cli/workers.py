@@ -14,7 +14,7 @@ from tiltyard.errors import ConfigurationError, StorageFailed
 from tiltyard.identity.canonical import digest_of_json
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.rope import RopeScaling
-from tiltyard.models.adapters import CONFIG
+from tiltyard.models.directory_files import ADAPTER_CONFIG
 from tiltyard.models.progress import ProgressReport
 from tiltyard.models.sources import parse_source
 from tiltyard.wire.worker import DraftSpec, WorkerSpec
@@ -53,13 +53,19 @@ def check_machine(settings: Settings) -> None:
                 'it must be "model", "off" or the path of a Jinja file'
             )
         adapter = located(identity, settings.base_dir).adapter
-        if adapter is not None and not (Path(adapter) / CONFIG).is_file():
+        if adapter is not None and not (Path(adapter) / ADAPTER_CONFIG).is_file():
             raise ConfigurationError(
-                f"{settings.shown}: identities.{name}.adapter: there is no {CONFIG} in {adapter}; "
+                f"{settings.shown}: identities.{name}.adapter: there is no {ADAPTER_CONFIG} in {adapter}; "
                 "it must be the directory of a LoRA adapter, as PEFT writes it"
             )
+    for key in ("tls_cert", "tls_key"):
+        given = getattr(settings.file.server, key)
+        if given is not None and not (settings.base_dir / given).is_file():
+            raise ConfigurationError(
+                f"{settings.shown}: server.{key}: there is no file {settings.base_dir / given}; it must be a PEM file"
+            )
     wanted_mb, memory_mb = settings.file.workers.kv_memory_mb, memory_bytes() >> 20
-    if wanted_mb > memory_mb:
+    if wanted_mb != "auto" and wanted_mb > memory_mb:
         raise ConfigurationError(
             f"{settings.shown}: workers.kv_memory_mb: this is {wanted_mb:,} for each worker; "
             f"the machine has {memory_mb:,} MB in all"
@@ -134,7 +140,7 @@ def worker_specs(settings: Settings, paths: Mapping[str, Path]) -> list[WorkerSp
                 identities=identities,
                 threads=threads,
                 isa=options.isa,
-                kv_memory_bytes=options.kv_memory_mb << 20,
+                kv_memory_bytes=None if options.kv_memory_mb == "auto" else options.kv_memory_mb << 20,
                 max_batch_tokens=options.max_batch_tokens,
                 max_sequences=options.max_sequences,
                 max_queue=options.max_queue,

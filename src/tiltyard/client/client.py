@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -183,6 +184,7 @@ class ModelClient:
         *,
         api_key: str | None = None,
         blind: bool = False,
+        verify: ssl.SSLContext | None = None,
         timeout_s: float = 600.0,
         connect_timeout_s: float = 5.0,
     ) -> None:
@@ -197,6 +199,7 @@ class ModelClient:
                 max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEEP_IDLE_S
             ),
             headers=headers,
+            verify=True if verify is None else verify,
             trust_env=not _is_loopback(root),  # a proxy of the environment cannot reach our own loopback
         )
 

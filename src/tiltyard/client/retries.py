@@ -50,7 +50,9 @@ class Retries:
             return None
         backoff = min(self.first_wait_s * (1 << tried), self.longest_wait_s)
         if isinstance(error, Overloaded):
-            return None if error.retry_after_s > self.longest_wait_s else max(backoff, error.retry_after_s)
+            if error.retry_after_s is None or error.retry_after_s > self.longest_wait_s:
+                return None
+            return max(backoff, error.retry_after_s)
         if isinstance(error, Unavailable):
             return backoff
         cut = isinstance(error, UpstreamFailed) and not isinstance(error, FormNotHeld)

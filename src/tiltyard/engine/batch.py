@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiltyard.engine.blocks import BlockMemory
+from tiltyard.engine.sampler import RowChooser
 from tiltyard.engine.sequence import RunningSequence
 
 Drafts: TypeAlias = Mapping[RunningSequence, Sequence[int]]
 """Guesses at the tokens that follow each sequence's last one; they run as further rows of the same step."""
 
 
-class ForwardModel(BlockMemory, Protocol):
+class ForwardModel(BlockMemory, RowChooser, Protocol):
     """What the engine needs of `kernels.NativeModel`; KV blocks have been allocated."""
 
     def forward(  # noqa: PLR0917 - the native function's own order
@@ -90,26 +91,25 @@ def build_batch(work: Sequence[tuple[RunningSequence, int]], drafts: Drafts) -> 
 
     Logits come out round by round, so that a round whose drafts were all right is one slice of them.
     """
-    total = sum(chunk for _, chunk in work) + sum(map(len, drafts.values()))
-    tokens, positions, owners = (np.empty(total, np.int32) for _ in range(3))
+    # Lists first: an array of a few numbers costs more to slice than to make.
+    tokens: list[int] = []
+    positions: list[int] = []
+    owners: list[int] = []
     tables = np.zeros((len(work), max((s.blocks for s, _ in work), default=0)), np.int32)
     last_tokens: list[tuple[RunningSequence, int]] = []
     to_score: list[tuple[RunningSequence, range, int]] = []
-    at = 0
     for row, (sequence, chunk) in enumerate(work):
-        start, end = sequence.computed, sequence.computed + chunk
-        draft = drafts.get(sequence, ())
-        rows = chunk + len(draft)
-        tokens[at : at + chunk] = sequence.tokens[start:end]
-        tokens[at + chunk : at + rows] = draft
-        positions[at : at + rows] = np.arange(start, start + rows)
-        owners[at : at + rows] = row
+        at, start, end = len(tokens), sequence.computed, sequence.computed + chunk
+        tokens += sequence.tokens[start:end]
+        tokens += drafts.get(sequence, ())
+        rows = len(tokens) - at
+        positions += range(start, start + rows)
+        owners += [row] * rows
         tables[row, : sequence.blocks] = sequence.table[: sequence.blocks]
         if end == len(sequence.tokens):
             last_tokens.append((sequence, at + chunk - 1))
         if sequence.prompt_scores is not None and (scored := sequence.prompt_scores.rows(start, end)):
             to_score.append((sequence, scored, at + scored.start - start))
-        at += rows
     rounds: list[tuple[Row, ...]] = []
     output_rows: list[int] = []
     for drafted in range(1 + max(map(len, drafts.values()), default=0)):
@@ -120,13 +120,13 @@ def build_batch(work: Sequence[tuple[RunningSequence, int]], drafts: Drafts) -> 
     for sequence, scored, first_token in to_score:
         scored_rows.append(ScoredRows(sequence, scored, len(output_rows)))
         output_rows.extend(range(first_token, first_token + len(scored)))
-    adapters = np.array([sequence.request.adapter for sequence, _ in work], np.int32)
+    adapters = [sequence.request.adapter for sequence, _ in work]
     return Batch(
-        tokens,
-        positions,
-        owners,
+        np.array(tokens, np.int32),
+        np.array(positions, np.int32),
+        np.array(owners, np.int32),
         tables,
-        adapters if adapters.any() else None,
+        np.array(adapters, np.int32) if any(adapters) else None,
         np.array(output_rows, np.int32),
         tuple(scored_rows),
         tuple(rounds),

@@ -65,6 +65,9 @@ class PrefillBudget:
         self, budget: int, decodes: Sequence[RunningSequence], prefills: Sequence[RunningSequence]
     ) -> dict[RunningSequence, int]:
         """Tokens to run for each prompt, in order of admission, beside a token for each of `decodes`."""
+        if not prefills:  # nobody wants anything, so nobody is owed anything
+            self._owed = dict.fromkeys(CLASSES, 0.0)
+            return {}
         by_class: dict[RequestClass, list[RunningSequence]] = {}
         for sequence in prefills:
             by_class.setdefault(sequence.request.priority, []).append(sequence)

@@ -150,7 +150,7 @@ class DraftModel:
         )
         logits = np.empty((len(guessing), self._vocab_size), np.float32)
         self._model.forward(tokens, positions, owners, tables, output_rows, logits)
-        return guess_ahead(guessing, logits, ahead=ahead) if guessing else []
+        return guess_ahead(guessing, logits, self._model, ahead=ahead) if guessing else []
 
 
 class DraftState:

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 
 from tiltyard.engine.request import EngineRequest, RequestClass, Usage
 from tiltyard.errors import ConfigurationError
+from tiltyard.wire.terms import DEFAULT_WEIGHTS
 
 CLASSES: tuple[RequestClass, ...] = ("interactive", "agent", "batch")
 """Most urgent first."""
 RANK: Mapping[RequestClass, int] = {name: rank for rank, name in enumerate(CLASSES)}
-DEFAULT_WEIGHTS: Mapping[RequestClass, float] = {"interactive": 32.0, "agent": 8.0, "batch": 1.0}
 METERED_TENANTS = 1024
 """Tenants that are metered under their own names; the rest share one account, so that memory is bounded."""
 OTHER_TENANTS = "(other)"

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiltyard import kernels
+from tiltyard.engine.limits import not_finite
 from tiltyard.engine.request import PromptScores
 
 
@@ -71,9 +72,18 @@ class ScoredPrompt:
         return range(max(start, self.known - 1), min(end, len(self._tokens) - 1))
 
     def score(self, positions: range, logits: NDArray[np.float32]) -> None:
-        """Score the tokens that follow `positions` from the positions' logits (positions, vocabulary)."""
+        """Score the tokens that follow `positions` from the positions' logits (positions, vocabulary).
+
+        Raises `UpstreamFailed` where these are not finite.
+        """
         first, last = positions.start + 1, positions.stop + 1
-        self._put(first, PromptScores(*kernels.score_tokens(logits, self._tokens[first:last], self._top)))
+        try:
+            scores = PromptScores(*kernels.score_tokens(logits, self._tokens[first:last], self._top))
+        except ValueError as error:
+            raise not_finite() from error
+        if not np.isfinite(scores.logprobs).all():
+            raise not_finite()
+        self._put(first, scores)
 
     def remember(self, path: Sequence[ScoredNode]) -> None:
         """Give the nodes of a path the scores of their tokens, where these are known and theirs are not."""

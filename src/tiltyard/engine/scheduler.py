@@ -21,6 +21,7 @@ from tiltyard.engine.paging import Paging
 from tiltyard.engine.prefix import Node, common_prefix
 from tiltyard.engine.request import EmbeddedText, EngineCounters, EngineRequest, Expired, RequestClass
 from tiltyard.engine.sequence import RunningSequence
+from tiltyard.errors import TiltyardError
 
 MOST_TRIES = 64
 """Requests that are looked at for admission in one step: a long queue must not make steps long."""
@@ -38,6 +39,8 @@ class Plan:
     texts: list[tuple[RunningSequence, int]] = field(default_factory=list)
     """What of the work ends in a vector: the engine sets it apart."""
     embedded: list[EmbeddedText] = field(default_factory=list)
+    failed: dict[RunningSequence, TiltyardError] = field(default_factory=dict)
+    """Who cannot go on, found before a token was chosen."""
     admitted: list[RunningSequence] = field(default_factory=list)
     preempted: list[RunningSequence] = field(default_factory=list)
     expired: list[Expired] = field(default_factory=list)
@@ -99,7 +102,10 @@ class Scheduler:
         """Choose this step's work and make room for it."""
         plan = Plan()
         self._expire(plan, now_s)
-        decodes = [s for s in self.running if s.pending == 1]
+        held = {s for s in self.running if s.pending == 1 and not s.ready}
+        if len(held) == len(self.running):
+            held = set()  # nobody is kept waiting
+        decodes = [s for s in self.running if s.pending == 1 and s not in held]
         grown = {s for s in decodes if s not in plan.preempted and self._grow(s, plan)}
         for sequence in self.running:
             sequence.awaited = False
@@ -108,7 +114,7 @@ class Scheduler:
         self._let_go()
         # Never more than the budget: max_sequences is not.
         plan.work = [(s, 1) for s in decodes if s in grown and s not in plan.preempted]
-        prefills = [s for s in self.running if s not in grown and s.pending > 0]
+        prefills = [s for s in self.running if s not in grown and s not in held and s.pending > 0]
         decodes = [s for s, _ in plan.work]
         chunks = self._budget.split(self._max_batch_tokens - len(decodes), decodes, prefills)
         plan.work += [(s, chunk) for s in prefills if (chunk := chunks.get(s, 0))]

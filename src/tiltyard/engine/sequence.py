@@ -108,6 +108,11 @@ class RunningSequence:
         return "length" if self.outputs >= self.request.max_tokens else None
 
     @property
+    def ready(self) -> bool:
+        """Whether its next token can be chosen without keeping the others waiting."""
+        return self.constraint is None or self.constraint.ready
+
+    @property
     def aged(self) -> bool:
         """Passed by as much work as it is itself."""
         return self.passed >= self.pending

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tiltyard.engine.batch import Batch, Drafts, Row
 from tiltyard.engine.request import Finish
-from tiltyard.engine.sampler import DeadEnd, Sampled, sample
+from tiltyard.engine.sampler import DeadEnd, RowChooser, Sampled, sample
 from tiltyard.engine.sequence import RunningSequence
 from tiltyard.errors import TiltyardError
 
@@ -40,7 +40,11 @@ class Verified(NamedTuple):
 
 
 def sample_and_verify(
-    batch: Batch, logits: NDArray[np.float32], drafts: Drafts, observe: Observer | None
+    batch: Batch,
+    logits: NDArray[np.float32],
+    drafts: Drafts,
+    observe: Observer | None,
+    chooser: RowChooser,
 ) -> Verified:
     """Append to each sequence of the batch its next token, and those behind it that its drafts guessed right.
 
@@ -55,7 +59,7 @@ def sample_and_verify(
         if not rows:
             break
         going = set()
-        chosen = sample([row.sequence for row in rows], _rows(logits, rows, observe))
+        chosen = sample([row.sequence for row in rows], _rows(logits, rows, observe), chooser)
         for (sequence, _), sampled in zip(rows, chosen, strict=True):
             if isinstance(sampled, DeadEnd):
                 failed[sequence] = sampled.error

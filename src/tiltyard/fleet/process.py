@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from asyncio.subprocess import DEVNULL, Process
@@ -17,6 +18,8 @@ from tiltyard.wire.worker import WorkerSpec
 
 POLL_S = 0.05
 TAIL_BYTES = 4096
+MALLOC_ARENAS = "2"
+"""glibc would give each thread of a worker a heap of its own, and keep what is freed in it."""
 TERMINATE_S = 5.0
 """How long a worker that was told to end may take before it is killed."""
 
@@ -69,6 +72,7 @@ class WorkerProcess:
                     stdin=DEVNULL,
                     stdout=output,
                     stderr=output,
+                    env={"MALLOC_ARENA_MAX": MALLOC_ARENAS, **os.environ},
                     start_new_session=True,  # Ctrl-C in the terminal is for us; the workers are drained first
                 )
         except OSError as error:

@@ -13,6 +13,7 @@ from fastapi import APIRouter
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tiltyard.errors import Conflict, InvalidRequest, TiltyardError, to_http
+from tiltyard.gateway.caller import current_caller
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.errors import BodyTooLarge
 from tiltyard.gateway.generation import Generation
@@ -90,6 +91,7 @@ class Conversation:
                 raise InvalidRequest(f"type is {other!r}; it must be 'turn' or 'cancel'", param="type")
 
     async def _start(self, turn: Mapping[str, Json]) -> None:
+        await self._door.gate.renew(current_caller())  # the socket may be older than the end of its key
         request = self._request(turn)
         generation = Generation(
             self._door,
@@ -98,7 +100,7 @@ class Conversation:
             terms=ServiceTerms.read(self._socket.headers, request.service_tier),
         )
         self._model = request.model
-        self._messages = [message.model_dump() for message in request.messages]
+        self._messages = [message.to_json() for message in request.messages]
         self._answering = asyncio.create_task(self._answer(generation))
         self._door.answering.add(self._answering)
         self._answering.add_done_callback(self._door.answering.discard)
@@ -140,6 +142,8 @@ class Conversation:
                     for piece in cast(list[dict[str, dict[str, Json]]], chunk["choices"]):
                         if text := piece["delta"].get("content"):
                             await self._send({"type": "delta", "content": text})
+                        if calls := piece["delta"].get("tool_calls"):
+                            await self._send({"type": "delta", "tool_calls": calls})
         except asyncio.CancelledError:
             # Only `_cancel` cancels this task, and it waits for it: the client asked, or is gone.
             await self._finish(generation, "cancelled")
@@ -157,7 +161,7 @@ class Conversation:
 
     async def _finish(self, generation: Generation, finish_reason: Json) -> None:
         collected = generation.collected
-        self._messages.append({"role": "assistant", "content": collected.choices[0].text})
+        self._messages.append(collected.choices[0].message)
         await self._send(
             {
                 "type": "done",

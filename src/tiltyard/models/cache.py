@@ -25,7 +25,7 @@ from pathlib import Path
 from tiltyard.errors import ConfigurationError, ModelRejected, StorageFailed
 from tiltyard.identity.canonical import CHUNK_BYTES, Digest, Json, digest_of_json
 from tiltyard.models.directory_files import fingerprint, model_files
-from tiltyard.models.progress import ProgressReport
+from tiltyard.models.progress import ProgressReport, SilentProgress
 
 CACHE_VARIABLE = "TILTYARD_CACHE"
 SIDECAR = "model.json"
@@ -83,6 +83,12 @@ class CacheSlot:
             cache.resolve() / "models" / f"{readable}-{hashlib.sha256(source.encode()).hexdigest()[:8]}"
         )
         self.partial = self.directory / "partial"
+
+    @classmethod
+    def of_file(cls, cache: Path, path: Path) -> CacheSlot:
+        """The slot of a model that the user already has; `path` is absolute."""
+        # The full path, so that two projects' `file:model.gguf` do not share a sidecar.
+        return cls(cache, f"file:{path}")
 
     def unchanged(self) -> CachedModel | None:
         """Return the model without hashing, if its file has the size and time that the sidecar says."""
@@ -162,6 +168,15 @@ def unchanged_model(directory: Path) -> CachedModel | None:
     except (OSError, ModelRejected):
         return None
     return CachedModel(Path(known.path), known.sha256, known.size_bytes)
+
+
+def digest_of_model(path: Path, report: ProgressReport | None = None) -> Digest:
+    """Return a model file's digest, from its sidecar while that fits (beside it, or a `file:` source's), else by hashing."""
+    path = path.resolve()
+    for model in (unchanged_model(path.parent), CacheSlot.of_file(default_cache(), path).unchanged()):
+        if model is not None and model.path == path:
+            return model.sha256
+    return hash_model(path, report or SilentProgress())
 
 
 def hash_model(path: Path, report: ProgressReport) -> Digest:

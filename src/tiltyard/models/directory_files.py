@@ -10,6 +10,7 @@ from pathlib import Path
 from tiltyard.errors import ModelRejected
 
 CONFIG = "config.json"
+ADAPTER_CONFIG = "adapter_config.json"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 MAX_JSON_BYTES = 64 << 20

@@ -44,6 +44,10 @@ class TokenType(IntEnum):
     BYTE = 6
 
 
+NORMAL = int(TokenType.NORMAL)
+KNOWN_TYPES = frozenset(map(int, TokenType))
+
+
 def read_gguf(gguf: GgufFile) -> Vocabulary:
     """Read and check a file's vocabulary; raises `ModelRejected` for a kind that we do not reproduce."""
     metadata = _Metadata(gguf)
@@ -85,7 +89,7 @@ class _Metadata:
         self.control = {
             token: token_id
             for token_id, (token, kind) in enumerate(zip(self.tokens, self.types, strict=True))
-            if token and _is_control(token, kind)
+            if kind != NORMAL and token and _is_control(token, kind)
         }
 
     def user_defined(self) -> list[AddedToken]:
@@ -98,32 +102,38 @@ class _Metadata:
 
     def pieces(self, decode: Callable[[str], bytes]) -> list[bytes]:
         """Return the bytes that each token adds to an answer."""
-        pieces: list[bytes] = []
-        for token, kind in zip(self.tokens, self.types, strict=True):
+        pieces = list(map(decode, self.tokens))
+        for token_id in self.control.values():
+            pieces[token_id] = b""
+        for token_id, kind in enumerate(self.types):
+            if kind == NORMAL:  # nearly all
+                continue
+            token = self.tokens[token_id]
             if kind == TokenType.BYTE:
                 if not (match := BYTE_TOKEN.fullmatch(token)):
                     raise ModelRejected(f"{self.gguf.path}: byte token {token!r} is not of the form '<0x0A>'")
-                pieces.append(bytes.fromhex(match.group(1)))
-            elif token in self.control:
-                pieces.append(b"")
-            elif kind == TokenType.USER_DEFINED:
-                pieces.append(token.encode())
-            else:
-                pieces.append(decode(token))
+                pieces[token_id] = bytes.fromhex(match.group(1))
+            elif kind == TokenType.USER_DEFINED and token not in self.control:
+                pieces[token_id] = token.encode()
         return pieces
 
     def merges(self) -> list[tuple[str, str]]:
         """Return `tokenizer.ggml.merges` as pairs of tokens, each of which makes a third."""
-        merges: list[tuple[str, str]] = []
-        for index, line in enumerate(self.texts("merges")):
-            left, separator, right = line.partition(" ")
-            # A merge that makes a control token would let plain text become one.
-            known = left in self.ids and right in self.ids and left + right in self.ids
-            if not separator or not known or left + right in self.control:
-                raise ModelRejected(
-                    f"{self.gguf.path}: merge {index:,} ({line!r}) does not join two tokens to a third"
-                )
-            merges.append((left, right))
+        lines = self.texts("merges")
+        cut = [line.partition(" ") for line in lines]
+        merges = [(left, right) for left, _, right in cut]
+        # A merge that makes a control token would let plain text become one.
+        allowed = self.ids.keys() - self.control.keys()
+        if not (
+            allowed.issuperset([left + right for left, right in merges])
+            and all(separator for _, separator, _ in cut)
+            and self.ids.keys() >= {token for merge in merges for token in merge}
+        ):
+            for index, (left, separator, right) in enumerate(cut):
+                if not (separator and left in self.ids and right in self.ids and left + right in allowed):
+                    raise ModelRejected(
+                        f"{self.gguf.path}: merge {index:,} ({lines[index]!r}) does not join two tokens to a third"
+                    )
         return merges
 
     def scores(self) -> tuple[float, ...]:
@@ -150,12 +160,10 @@ class _Metadata:
         value = self.gguf.metadata.get(PREFIX + name)
         if not isinstance(value, tuple):
             raise ModelRejected(f"{self.gguf.path}: {PREFIX + name!r} must be a list of strings")
-        texts: list[str] = []
-        for item in value:
-            if not isinstance(item, str):
-                raise ModelRejected(f"{self.gguf.path}: {PREFIX + name!r} must be a list of strings")
-            texts.append(item)
-        return tuple(texts)
+        texts = tuple(item for item in value if isinstance(item, str))
+        if len(texts) != len(value):
+            raise ModelRejected(f"{self.gguf.path}: {PREFIX + name!r} must be a list of strings")
+        return texts
 
     def id(self, *names: str) -> int | None:
         """Return the first of these ids that the file gives."""
@@ -182,12 +190,13 @@ class _Metadata:
             return (TokenType.NORMAL,) * len(self.tokens)
         if not isinstance(types, tuple) or len(types) != len(self.tokens):
             raise ModelRejected(f"{self.gguf.path}: 'tokenizer.ggml.token_type' must hold one number a token")
-        checked: list[int] = []
-        for token_id, kind in enumerate(types):
-            if not isinstance(kind, int) or not TokenType.NORMAL <= kind <= TokenType.BYTE:
-                raise ModelRejected(f"{self.gguf.path}: token {token_id:,} has the unknown type {kind!r}")
-            checked.append(kind)
-        return tuple(checked)
+        checked = tuple(kind for kind in types if isinstance(kind, int) and kind in KNOWN_TYPES)
+        if len(checked) != len(types):
+            token_id, kind = next(
+                (i, k) for i, k in enumerate(types) if not isinstance(k, int) or k not in KNOWN_TYPES
+            )
+            raise ModelRejected(f"{self.gguf.path}: token {token_id:,} has the unknown type {kind!r}")
+        return checked
 
 
 def _is_control(token: str, kind: int) -> bool:

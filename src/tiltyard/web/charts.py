@@ -1,7 +1,7 @@
-"""The interval chart, drawn on the server: Altair describes it, vl-convert turns it into SVG.
+"""The interval chart, drawn on the server: a Vega-Lite specification, which vl-convert turns into SVG.
 
 Nothing is fetched: vl-convert carries Vega-Lite with it, the data travel in the specification, and addresses of
-other data are refused. Without the two packages the page shows the table and says how to install them.
+other data are refused. Without that package the page shows the table and says how to install it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from tiltyard.errors import Unavailable
 from tiltyard.rating.leaderboard import LeaderboardRow
 
 try:
-    import altair
     import vl_convert
 except ImportError as missing:
-    CHARTS_MISSING: str | None = missing.name or "altair"
+    CHARTS_MISSING: str | None = missing.name or "vl_convert"
 else:
     CHARTS_MISSING = None
 
-HOW_TO_INSTALL: Final = "The chart needs two more packages: pip install 'tiltyard[web]'."
+HOW_TO_INSTALL: Final = "The chart needs one more package: pip install 'tiltyard[web]'."
 
 Theme: TypeAlias = Literal["light", "dark"]
 Size: TypeAlias = Literal["wide", "narrow"]
@@ -42,6 +41,7 @@ _TAIL: Final = 9  # letters that a cut name keeps at its end, where a digest tel
 _MARGIN: Final = 5  # points beside the outermost interval
 _MOST_STEPS: Final[dict[Size, int]] = {"wide": 10, "narrow": 3}  # along the axis: 46 px and more for 4 digits
 _STEP: Final = 22  # px for each model
+_SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"  # a name; nothing is fetched
 
 # The page's own colours (static/tiltyard.css); an image cannot see them.
 _COLOURS: Final[dict[Theme, dict[str, str]]] = {
@@ -118,7 +118,7 @@ def describe(bars: Sequence[Bar]) -> str:
 def interval_chart(bars: tuple[Bar, ...], theme: Theme, size: Size) -> str:
     """Draw ratings and intervals as SVG with a title and a description; blocks for up to a second.
 
-    Raises `Unavailable` when Altair or vl-convert is not installed.
+    Raises `Unavailable` when vl-convert is not installed.
     """
     if CHARTS_MISSING is not None:
         raise Unavailable(f"{CHARTS_MISSING} is not installed. {HOW_TO_INSTALL}", code="charts_missing")
@@ -132,70 +132,84 @@ def interval_chart(bars: tuple[Bar, ...], theme: Theme, size: Size) -> str:
 
 
 def _specification(bars: Sequence[Bar], theme: Theme, size: Size) -> dict[str, object]:
+    """Describe the chart as Vega-Lite wants it."""
     colours = _COLOURS[theme]
-    data = altair.InlineData(
-        values=[
-            {
-                "name": bar.name,
-                "rating": bar.rating,
-                "lower": bar.lower,
-                "upper": bar.upper,
-                "kind": "ranked" if bar.ranked else "provisional",
-            }
-            for bar in bars
-        ]
-    )
-    kinds = altair.Scale(domain=["ranked", "provisional"], range=[colours["accent"], colours["soft"]])
+    data = [
+        {
+            "name": bar.name,
+            "rating": bar.rating,
+            "lower": bar.lower,
+            "upper": bar.upper,
+            "kind": "ranked" if bar.ranked else "provisional",
+        }
+        for bar in bars
+    ]
     letter_px = _LETTER * _NAME_SIZES[size]
     letters = int(_LABELS[size] / letter_px)
-    y = altair.Y(
-        "name:N",
-        sort=[bar.name for bar in bars],
-        title=None,
-        axis=altair.Axis(
-            labelExpr=f"length(datum.label) > {letters} ? slice(datum.label, 0, {letters - _TAIL - 1}) + '…' + "
+    y = {
+        "field": "name",
+        "type": "nominal",
+        "sort": [bar.name for bar in bars],
+        "title": None,
+        "axis": {
+            "labelExpr": f"length(datum.label) > {letters} ? slice(datum.label, 0, {letters - _TAIL - 1}) + '…' + "
             f"slice(datum.label, -{_TAIL}) : datum.label"
-        ),
-    )
-    colour = altair.Color("kind:N", scale=kinds, legend=None)
+        },
+    }
+    colour = {
+        "field": "kind",
+        "type": "nominal",
+        "legend": None,
+        "scale": {"domain": ["ranked", "provisional"], "range": [colours["accent"], colours["soft"]]},
+    }
     span = axis_of(bars, size)
-    axis = altair.X(
-        "lower:Q",
-        title="rating",
-        scale=altair.Scale(domain=[span.low, span.high], nice=False),
-        axis=altair.Axis(values=span.values, format="d", labelFlush=False),
-    )
-    chart = altair.layer(
-        altair.Chart(data)
-        .mark_rule(strokeWidth=2, strokeCap="round")
-        .encode(y=y, x=axis, x2="upper:Q", color=colour),
-        altair.Chart(data)
-        .mark_point(filled=True, size=60, opacity=1)
-        .encode(y=y, x=altair.X("rating:Q"), color=colour),
-    ).properties(width=_WIDTHS[size], height=altair.Step(_STEP), background="transparent", padding=4)
-    configured = (
-        chart.configure(font=_FONT)
-        .configure_view(stroke=None)
-        .configure_axis(
-            labelColor=colours["soft"],
-            titleColor=colours["soft"],
-            titleFontWeight="normal",
-            gridColor=colours["rule"],
-            domainColor=colours["rule"],
-            tickColor=colours["rule"],
-            labelFontSize=12,
-            titleFontSize=12,
-        )
-        .configure_axisY(
-            labelColor=colours["ink"],
-            labelPadding=10,
-            minExtent=letter_px * min(letters, max(len(bar.name) for bar in bars)) + 10,
-            labelFontSize=_NAME_SIZES[size],
-            labelLimit=0,
-            ticks=False,
-            domain=False,
-            grid=False,
-        )
-    )
-    specification: dict[str, object] = configured.to_dict()
-    return specification
+    x = {
+        "field": "lower",
+        "type": "quantitative",
+        "title": "rating",
+        "scale": {"domain": [span.low, span.high], "nice": False},
+        "axis": {"values": span.values, "format": "d", "labelFlush": False},
+    }
+    rating = {"field": "rating", "type": "quantitative"}
+    return {
+        "$schema": _SCHEMA,
+        "data": {"values": data},
+        "layer": [
+            {
+                "mark": {"type": "rule", "strokeWidth": 2, "strokeCap": "round"},
+                "encoding": {"y": y, "x": x, "x2": {"field": "upper"}, "color": colour},
+            },
+            {
+                "mark": {"type": "point", "filled": True, "size": 60, "opacity": 1},
+                "encoding": {"y": y, "x": rating, "color": colour},
+            },
+        ],
+        "width": _WIDTHS[size],
+        "height": {"step": _STEP},
+        "background": "transparent",
+        "padding": 4,
+        "config": {
+            "font": _FONT,
+            "view": {"continuousWidth": 300, "continuousHeight": 300, "stroke": None},
+            "axis": {
+                "labelColor": colours["soft"],
+                "titleColor": colours["soft"],
+                "titleFontWeight": "normal",
+                "gridColor": colours["rule"],
+                "domainColor": colours["rule"],
+                "tickColor": colours["rule"],
+                "labelFontSize": 12,
+                "titleFontSize": 12,
+            },
+            "axisY": {
+                "labelColor": colours["ink"],
+                "labelPadding": 10,
+                "minExtent": letter_px * min(letters, max(len(bar.name) for bar in bars)) + 10,
+                "labelFontSize": _NAME_SIZES[size],
+                "labelLimit": 0,
+                "ticks": False,
+                "domain": False,
+                "grid": False,
+            },
+        },
+    }

@@ -1,17 +1,15 @@
-"""`POST /v1/embeddings` in OpenAI's shape: what may be asked, and what is answered."""
+"""`POST /v1/embeddings` in OpenAI's shape: what may be asked."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
-import numpy as np
 import orjson
-from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from tiltyard.identity.canonical import Json
 from tiltyard.wire.openai import MAX_TOKEN_ID, MAX_USER_CHARACTERS, Strict
 from tiltyard.wire.problems import parse_object, problem
 
@@ -69,30 +67,12 @@ def parse_embeddings_request(body: bytes) -> EmbeddingsRequest:
     >>> parse_embeddings_request(b'{"model": "m", "input": "Hi"}').input
     ['Hi']
     """
+    return embeddings_request(parse_object(body))
+
+
+def embeddings_request(value: Mapping[str, Json]) -> EmbeddingsRequest:
+    """Check a request that was read already."""
     try:
-        return EmbeddingsRequest.model_validate(parse_object(body))
+        return EmbeddingsRequest.model_validate(dict(value))
     except ValidationError as error:
         raise problem(error, EmbeddingsRequest.model_fields) from error
-
-
-def embeddings_json(
-    model: str,
-    vectors: Sequence[NDArray[np.float32]],
-    encoding: Literal["float", "base64"],
-    *,
-    prompt_tokens: int,
-) -> bytes:
-    """The answer; floats are written as the shortest decimals that read back to the same float32."""
-    data = [
-        {
-            "object": "embedding",
-            "index": index,
-            "embedding": base64.b64encode(vector.astype("<f4").tobytes()).decode()
-            if encoding == "base64"
-            else np.ascontiguousarray(vector),
-        }
-        for index, vector in enumerate(vectors)
-    ]
-    usage = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
-    answer = {"object": "list", "data": data, "model": model, "usage": usage}
-    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)

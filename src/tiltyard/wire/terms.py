@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, cast, get_args
 
 from tiltyard.errors import InvalidRequest
@@ -20,6 +20,8 @@ MAX_DEADLINE_MS = 7 * 24 * 3600 * 1000
 _CLASS_OF_TIER: Mapping[str, ServiceClass] = {"flex": "batch", "priority": "interactive"}
 """OpenAI's `service_tier`, where it asks for something."""
 _CLASSES: tuple[str, ...] = get_args(ServiceClass)
+DEFAULT_WEIGHTS: Mapping[ServiceClass, float] = {"interactive": 32.0, "agent": 8.0, "batch": 1.0}
+"""Shares of a step; only their ratios count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class ServiceTerms:
     """By then the answer must have ended."""
     speculate: bool = True
     """Whether tokens may be guessed ahead, where the worker does so."""
+    class_named: bool = field(default=False, compare=False)
+    """Whether the client said the class; else its tenant's default applies."""
     group: str = ""
     """Requests of one tenant with the same name here go on from a common prefix; empty: of none."""
 
@@ -73,8 +77,13 @@ class ServiceTerms:
             _milliseconds(headers, HEADER_QUEUE_DEADLINE),
             _milliseconds(headers, HEADER_DEADLINE),
             speculation == "on",
+            HEADER_CLASS in headers or tier in _CLASS_OF_TIER,
             group,
         )
+
+    def of_class(self, service_class: ServiceClass) -> ServiceTerms:
+        """The same terms in another class."""
+        return replace(self, service_class=service_class)
 
     def headers(self, *, elapsed_ms: float) -> dict[str, str]:
         """The headers for the next hop, which starts to count `elapsed_ms` later."""

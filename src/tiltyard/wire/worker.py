@@ -50,7 +50,8 @@ class WorkerSpec(WireModel):
     """All share model file, quantization and KV precision."""
     threads: int
     isa: str = "auto"
-    kv_memory_bytes: int
+    kv_memory_bytes: int | None = None
+    """`None`: by the model's context."""
     max_batch_tokens: int = 256
     max_sequences: int = 64
     max_queue: int = 256
@@ -116,7 +117,7 @@ class FinishedChoice(WireModel):
     index: int
     text: str
     token_ids: tuple[int, ...]
-    finish_reason: Literal["stop", "length", "cancelled", "failed", "deadline"]
+    finish_reason: Literal["stop", "length", "tool_calls", "cancelled", "failed", "deadline"]
     stop_match: str | None = None
 
 

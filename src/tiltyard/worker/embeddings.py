@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Mapping, Sequence
+from typing import Literal
 from uuid import uuid4
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 from starlette.types import Receive
 
@@ -134,3 +137,26 @@ async def while_connected(work: asyncio.Task[Vectors], receive: Receive) -> Vect
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def embeddings_json(
+    model: str,
+    vectors: Vectors,
+    encoding: Literal["float", "base64"],
+    *,
+    prompt_tokens: int,
+) -> bytes:
+    """The answer; floats are written as the shortest decimals that read back to the same float32."""
+    data = [
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": base64.b64encode(vector.astype("<f4").tobytes()).decode()
+            if encoding == "base64"
+            else np.ascontiguousarray(vector),
+        }
+        for index, vector in enumerate(vectors)
+    ]
+    usage = {"prompt_tokens": prompt_tokens, "total_tokens": prompt_tokens}
+    answer = {"object": "list", "data": data, "model": model, "usage": usage}
+    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -21,20 +22,27 @@ from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import DefaultSampling, Deployment
 from tiltyard.identity.store import IdentityStore
 from tiltyard.kernels import BLOCK_TOKENS, NativeModel, choose_isa
+from tiltyard.models.cache import digest_of_model
 from tiltyard.models.prompt import prompt_ids, refuse_too_long
 from tiltyard.models.resolve import ResolvedIdentity, render_prompt, resolve
-from tiltyard.models.sources import digest_of_model
 from tiltyard.models.stored import open_model, tokenizer_of
+from tiltyard.models.template_process import TemplateProcesses
 from tiltyard.models.tokenizer import Tokenizer
+from tiltyard.models.tool_grammar import form_with_calls
 from tiltyard.wire.decoding import Decoding
+from tiltyard.wire.structured import Structure
+from tiltyard.wire.tools import ToolUse
 from tiltyard.wire.worker import IdentityStatus
-from tiltyard.worker.answer import DEFAULT_TERMS, AnswerPlan, Terms
+from tiltyard.worker.answer import DEFAULT_TERMS, AnswerPlan, CallRules, Terms
 from tiltyard.worker.grammars import Grammars
 from tiltyard.worker.load import ExpertsOnDisk, KeptPacking, add_adapters, load_native
 from tiltyard.worker.packed_cache import PackedCache
 from tiltyard.worker.speculate import DraftSource, SpeculationChoice, load_draft, speculation_of
 from tiltyard.worker.spill_file import SpillFile
 
+LEAST_KV_BYTES = 256 << 20
+KV_SHARE = 8
+"""One part in so many of the machine's memory is what a worker's cache of past tokens takes unasked."""
 Progress = Callable[[int, int], None]
 """`(bytes packed, bytes in all)`."""
 
@@ -45,7 +53,8 @@ class HostSettings:
 
     threads: int
     isa: str = "auto"
-    kv_memory_bytes: int = 256 << 20
+    kv_memory_bytes: int | None = None
+    """`None`: room for one whole context, between `LEAST_KV_BYTES` and an eighth of the memory."""
     max_batch_tokens: int = 256
     max_sequences: int = 64
     packed_cache: PackedCache | None = None
@@ -96,6 +105,8 @@ class AnswerRequest:
     tenant: str
     sampling: DefaultSampling
     seed: int
+    longest_is_default: bool = False
+    """Whether nobody asked for `sampling.max_tokens`: then it gives way to what fits."""
     decoding: Decoding = field(default_factory=Decoding)
     grammar: Grammar | None = None
     """`decoding.structure`, compiled by the host's `grammars`."""
@@ -107,6 +118,8 @@ class AnswerRequest:
     echo: bool = False
     """Whether the answer begins with the prompt, with its scores if there are `top_logprobs`."""
     terms: Terms = DEFAULT_TERMS
+    tools: ToolUse | None = None
+    """`decoding.structure` is that of `ModelHost.form` then."""
 
 
 class ModelHost:
@@ -128,6 +141,7 @@ class ModelHost:
         self.config = config
         self.engine = Engine(native, config, spill)
         self.grammars = Grammars(tokenizer, config.vocab_size)
+        self.templates = TemplateProcesses()
         self.expert_counters = expert_counters
         """Of a mixture: hits, misses and more; `None` where there are no experts."""
 
@@ -146,14 +160,50 @@ class ModelHost:
         return identity
 
     def encode_chat(
-        self, identity: ServedIdentity, messages: Sequence[Mapping[str, object]], *, truncated: bool = False
+        self,
+        identity: ServedIdentity,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        tools: ToolUse | None = None,
+        truncated: bool = False,
     ) -> list[int]:
-        """Messages to prompt tokens, as the identity's template says.
+        """Messages and tools to prompt tokens, as the identity's template says.
 
-        `ContextTooLong` before megabytes are encoded, unless the prompt will be `truncated`.
+        `ContextTooLong` before megabytes are encoded, unless the prompt will be `truncated`; `InvalidRequest`
+        for tools that the model may call or not, where it was not made for tools.
         """
+        if tools is not None and not tools.forced and identity.resolved.tool_format is None:
+            raise InvalidRequest(
+                f"{identity.name} was not made for tools: its chat template does not show them, or not in a way that "
+                'is known here. Send tool_choice "required" or a function\'s name, or set the tool_format of the '
+                "identity",
+                param="tools",
+                code="unsupported_parameter",
+            )
         most = None if truncated else self.max_context_tokens - 1
-        return render_prompt(identity.resolved, self.tokenizer, messages, most_tokens=most)
+        return render_prompt(
+            identity.resolved,
+            self.tokenizer,
+            messages,
+            tools=tools,
+            most_tokens=most,
+            renderer=self.templates,
+        )
+
+    def form(
+        self, identity: ServedIdentity, tools: ToolUse | None, answer: Structure | None
+    ) -> Structure | None:
+        """What an answer is held to: the form that was demanded, and that of calls; raises `InvalidRequest`."""
+        if tools is None:
+            return answer
+        resolved = identity.resolved
+        return form_with_calls(
+            resolved.forced_tool_format,
+            tools,
+            self.tokenizer.control_tokens,
+            single=not resolved.may_call_at_once(tools),
+            answer=answer,
+        )
 
     def bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Each word in tokens, as it stands at the beginning of a text and after a space (as vLLM does).
@@ -182,7 +232,7 @@ class ModelHost:
     def plan(self, identity: ServedIdentity, prompt: Sequence[int], request: AnswerRequest) -> AnswerPlan:
         """Fix everything that decides the answer; `ContextTooLong` or `InvalidRequest` if it cannot run.
 
-        Without `max_tokens` an answer may fill the context.
+        Without `max_tokens` an answer may fill the context; a default of it gives way to what fits.
         """
         decoding = request.decoding
         if decoding.truncate_prompt_tokens is not None:
@@ -194,7 +244,10 @@ class ModelHost:
                 f"{self.max_context_tokens - 1:,}. Shorten it.",
                 param="prompt",
             )
-        sampling = request.sampling.model_copy(update={"max_tokens": request.sampling.max_tokens or room})
+        longest = request.sampling.max_tokens or room
+        if request.longest_is_default:
+            longest = min(longest, room)
+        sampling = request.sampling.model_copy(update={"max_tokens": longest})
         if decoding.structure is not None and not self.tokenizer.stop_ids:
             raise InvalidRequest(
                 f"{identity.name} names no token that ends an answer, and a grammar needs one",
@@ -224,6 +277,9 @@ class ModelHost:
             prompt_logprobs_from=max(0, len(prompt) - (request.prompt_logprobs_last or len(prompt))),
             echo=request.echo,
             adapter=identity.adapter,
+            calls=None
+            if request.tools is None
+            else _call_rules(identity, request.tools, held=decoding.structure is not None),
         )
         self.engine.check(plan.engine_requests()[0])
         return plan
@@ -288,10 +344,13 @@ def load_host(
     adapters = add_adapters(native, resolved.values())
     native.allocate_kv(1, first.kv_precision)  # to learn the size of a block
     bytes_a_block = native.kv_bytes_per_block + (draft.native.kv_bytes_per_block if draft else 0)
-    blocks = settings.kv_memory_bytes // bytes_a_block
+    kv_memory_bytes = settings.kv_memory_bytes
+    if kv_memory_bytes is None:
+        kv_memory_bytes = kv_memory_of(-(-architecture.max_positions // BLOCK_TOKENS) * bytes_a_block)
+    blocks = kv_memory_bytes // bytes_a_block
     if blocks < 1:
         raise ConfigurationError(
-            f"kv_memory_mb leaves {settings.kv_memory_bytes:,} bytes; a block of {BLOCK_TOKENS} tokens takes "
+            f"kv_memory_mb leaves {kv_memory_bytes:,} bytes; a block of {BLOCK_TOKENS} tokens takes "
             f"{bytes_a_block:,}. Raise kv_memory_mb.",
             param="kv_memory_mb",
         )
@@ -344,6 +403,16 @@ def load_host(
     )
 
 
+def kv_memory_of(context_bytes: int) -> int:
+    """Memory for past tokens where nobody says how much: a whole context fits, if it is not too much for the machine.
+
+    >>> kv_memory_of(1 << 20) >> 20
+    256
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(LEAST_KV_BYTES, min(context_bytes, memory // KV_SHARE))
+
+
 def hardware_name() -> str:
     """Architecture and CPU model, for the deployment manifest."""
     try:
@@ -352,6 +421,16 @@ def hardware_name() -> str:
         lines = []
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     return f"{platform.machine()} {model}".strip()
+
+
+def _call_rules(identity: ServedIdentity, tools: ToolUse, *, held: bool) -> CallRules:
+    resolved = identity.resolved
+    return CallRules(
+        resolved.forced_tool_format,
+        tools.names,
+        held=held,
+        single=not resolved.may_call_at_once(tools),
+    )
 
 
 def _one_way_of_holding(identities: Mapping[str, IdentityDeclaration]) -> IdentityDeclaration:

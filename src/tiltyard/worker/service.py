@@ -170,6 +170,7 @@ class WorkerService:
         """Stop the engine's thread after its current step."""
         self._engine.stop()
         self.host.grammars.close()
+        self.host.templates.close()
 
     def admit(self, own: RequestClass, choices: int) -> None:
         """Raise `Unavailable` while draining or dead, `Overloaded` if the queue of a class is full.
@@ -307,6 +308,8 @@ class WorkerService:
         for request_id, error in report.result.failed:
             if (live := self._live.get(request_id)) is not None:
                 live.fail(error)
+            else:
+                self._texts.drop(request_id, error)
         if over:
             self._engine.cancel(over)
         for live in touched.values():

@@ -11,7 +11,7 @@ from tiltyard.engine.speculation import Speculation
 from tiltyard.errors import ConfigurationError
 from tiltyard.kernels import NativeModel, choose_isa
 from tiltyard.models.architecture import Architecture
-from tiltyard.models.sources import digest_of_model
+from tiltyard.models.cache import digest_of_model
 from tiltyard.models.stored import StoredModel, open_model, tokenizer_digest_of
 from tiltyard.worker.calibrate import measure_step_costs
 from tiltyard.worker.load import load_native
