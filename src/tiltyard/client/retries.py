@@ -54,7 +54,9 @@ class Retries:
         """
         backoff = min(self.first_wait_s * (1 << min(tried, 16)), self.longest_wait_s)
         if isinstance(error, Overloaded):
-            wait_s = max(backoff, error.retry_after_s)
+            if not error.should_retry:
+                return None
+            wait_s = max(backoff, error.retry_after_s or 0.0)
             patient = wait_s <= self.longest_wait_s and waited_s + wait_s <= self.patience_s
             return wait_s if patient and self.most > 0 and tried < MOST_BUSY else None
         if tried >= self.most:
