@@ -5,7 +5,8 @@
 Prints one table. `alone`: plain chat calls one after another, each made so that it can share nothing with another one
 (what a server without a prefix cache does); `plain`: the same calls one after another as they are; `program`: the
 example. Every repetition has texts that no earlier one had. With `--llama-server`, a Python that has
-`llama-cpp-python[server]`, the programs run on that server too, on the same file.
+`llama-cpp-python[server]`, the tree runs on that server too, on the same file (the extraction would take minutes there:
+its grammars are slow).
 """
 
 from __future__ import annotations
@@ -275,7 +276,6 @@ def main() -> None:
             if theirs is not None:
                 url = theirs.url
                 ways["tree of thought", "llama"] = lambda url=url: tree_program(url, salted(QUESTION))
-                ways["extraction", "llama"] = lambda url=url: extract_program(url, texts())
             order = list(ways.items())
             for key, way_of in order if repetition % 2 else reversed(order):
                 before = worked(folder)
