@@ -57,6 +57,7 @@ async def answer_side(
     except TiltyardError as error:
         _logger.warning("%s side %s failed: %s", battle.id, side, error)
         answer.fail(trouble_of(error))
+        answer.model_failed = not isinstance(error, InvalidRequest)  # a request can be too long for one side
     except asyncio.CancelledError:
         answer.finish = "cancelled"
         raise

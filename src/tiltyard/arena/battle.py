@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tiltyard.arena.answering import answer_side
-from tiltyard.arena.pairing import POLICY, Entrant, Randomness, draw
+from tiltyard.arena.outages import Outages
+from tiltyard.arena.pairing import Draw, Entrant, Randomness, different, draw
 from tiltyard.arena.restore import INTERRUPTED, restore, words_gone
 from tiltyard.arena.transcript import SIDES, Battle, Limits, Turn
 from tiltyard.arena.voter import Voter, token_digest, token_matches
@@ -37,6 +38,9 @@ from tiltyard.events.schema import (
     Contestant,
     Side,
 )
+
+Pairing = Callable[[Sequence[Entrant], str, Randomness], Awaitable[Draw]]
+"""Draws a pair of the contestants for a battle that opens with a message; raises `Unavailable` with too few."""
 
 SOURCE = "tiltyard/arena"
 KEPT_IN_MEMORY = 512
@@ -64,12 +68,17 @@ class Arena:
         contestants: Callable[[], Sequence[Entrant]],
         rng: Randomness,
         limits: Limits | None = None,
+        pairing: Pairing | None = None,
+        outages: Outages | None = None,
     ) -> None:
+        """`pairing` draws the pair; without it each pair is as likely as any other."""
         self.log = log
         self.client = client
         self.contestants = contestants
         self.limits = limits or Limits()
         self._rng = rng
+        self._pairing = pairing or _uniform
+        self._outages = outages or Outages()
         self._battles: OrderedDict[str, Battle] = OrderedDict()
         self._opening: Counter[str] = Counter()
         """Battles on their way into the log, by voter."""
@@ -90,7 +99,7 @@ class Arena:
             return await self._open(voter, message)
 
     async def _open(self, voter: Voter, message: str) -> Battle:
-        drawn = draw(self.contestants(), self._rng)
+        drawn = await self._pairing(self._standing(), message, self._rng)
         name = new_battle_id()
         battle = Battle(
             id=name,
@@ -110,7 +119,8 @@ class Arena:
                 contestants=(battle.contestants["a"], battle.contestants["b"]),
                 pair_probability=battle.pair_probability,
                 side_probability=battle.side_probability,
-                policy=POLICY,
+                policy=drawn.policy,
+                slice=drawn.slice,
                 vote_token_digest=battle.vote_token_digest,
             ),
             subject=name,
@@ -120,6 +130,12 @@ class Arena:
             await self._begin(battle, message, number=0, attempt=0)
         self._keep(battle)
         return battle
+
+    def _standing(self) -> Sequence[Entrant]:
+        """Who may be drawn: nobody who rests, unless too few would be left."""
+        declared = self.contestants()
+        awake = [entrant for entrant in declared if not self._outages.resting(entrant.behaviour)]
+        return awake if len(different(awake)) >= 2 else declared
 
     async def find(self, battle: str, *, voter: Voter | None = None, token: str | None = None) -> Battle:
         """Return a battle to its voter or to the holder of its vote token, from memory or from the log.
@@ -224,6 +240,8 @@ class Arena:
                 answer.finish = "cancelled"
             if answer.finish == "cancelled" and self._closing:
                 answer.fail(INTERRUPTED)
+            if answer.model_failed or answer.finish in ("stop", "length"):
+                self._outages.note(battle.contestants[side].behaviour, failed=answer.model_failed)
         first, second = turn.answers["a"], turn.answers["b"]
         try:
             await self.log.append(
@@ -290,6 +308,10 @@ class Arena:
             old = self._battles[name]
             if not old.running and not old.gate.locked():
                 del self._battles[name]
+
+
+async def _uniform(contestants: Sequence[Entrant], _message: str, rng: Randomness) -> Draw:
+    return draw(contestants, rng)
 
 
 def _belongs(battle: Battle, voter: Voter | None, token: str | None) -> bool:

@@ -47,6 +47,8 @@ class Answer:
     """`None` while it streams."""
     trouble: str | None = None
     """What the voter is told of a failure; it must not give the side away."""
+    model_failed: bool = False
+    """The model or the way to it failed, not the request."""
 
     @property
     def can_be_judged(self) -> bool:

@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from tiltyard.arena.pair_weights import PairingSettings
 from tiltyard.cli.settings_problems import NAME, problem_in
 from tiltyard.errors import ConfigurationError
 from tiltyard.identity.declaration import IdentityDeclaration, ModelDeclaration
@@ -104,6 +105,7 @@ class ArenaSettings(Frozen):
     contestants: tuple[str, ...] = ()
     minimum_votes: Whole = Field(default=10, ge=1)
     """A model with fewer votes says so instead of showing a rank."""
+    pairing: PairingSettings = PairingSettings()
 
 
 Name = Annotated[str, StringConstraints(pattern=NAME)]

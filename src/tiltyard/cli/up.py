@@ -11,6 +11,8 @@ from pathlib import Path
 import click
 from starlette.applications import Starlette
 
+from tiltyard.arena.informed_pairing import InformedPairing
+from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Entrant
 from tiltyard.cli.options import config_option, data_option, host_option, port_option
 from tiltyard.cli.serving import Running, serve
@@ -43,11 +45,14 @@ def make_pages(running: Running) -> Starlette:
         minimum_votes=running.settings.file.arena.minimum_votes,
         publish=publish,
     )
+    pairing = running.settings.file.arena.pairing
     return create_web(
         log=log,
         client=running.client,
         contestants=lambda: entrants(running),
         routes=board,
+        pairing=InformedPairing(log, pairing),
+        outages=Outages(failures=pairing.outage_failures, rest_s=pairing.outage_rest_s),
         replay=replay_command(running.settings),
         allowed_hosts=running.hosts,
     )

@@ -239,6 +239,8 @@ class BattleOpened(EventData):
     """Probability of this left-right order given the pair."""
     policy: str
     """Name and version of the pairing policy."""
+    slice: str = ""
+    """The slice of the battle, where targets are set for slices; empty otherwise."""
     vote_token_digest: Digest
     """Digest of the single-use token with which the vote must come."""
 

@@ -15,7 +15,8 @@ from starlette.routing import BaseRoute, Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import Message, Receive, Scope, Send
 
-from tiltyard.arena.battle import Arena
+from tiltyard.arena.battle import Arena, Pairing
+from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Entrant, Randomness
 from tiltyard.arena.reveal import REPLAY
 from tiltyard.arena.transcript import Limits
@@ -56,17 +57,28 @@ def create_web(
     routes: Sequence[BaseRoute] = (),
     rng: Randomness | None = None,
     limits: Limits | None = None,
+    pairing: Pairing | None = None,
+    outages: Outages | None = None,
     replay: str = REPLAY,
     allowed_hosts: Collection[str] = LOOPBACK_NAMES,
 ) -> Starlette:
     """Make the app of all pages; mount it at `/`, beside the gateway.
 
-    `contestants` says who may be drawn now; `routes` are further pages (the leaderboard); `replay` is the
+    `contestants` says who may be drawn now; `routes` are further pages (the leaderboard); `pairing` draws
+    among them and `outages` says who rests, uniformly and with the defaults where left out; `replay` is the
     command that a reveal shows, up to the battle's id, quoted for a shell. The app's own lifespan ends the
     running battles; who mounts it under another app awaits `app.state.arena.close()`.
     """
     now = contestants if callable(contestants) else lambda: contestants
-    arena = Arena(log=log, client=client, contestants=now, rng=rng or random.SystemRandom(), limits=limits)
+    arena = Arena(
+        log=log,
+        client=client,
+        contestants=now,
+        rng=rng or random.SystemRandom(),
+        limits=limits,
+        pairing=pairing,
+        outages=outages,
+    )
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:

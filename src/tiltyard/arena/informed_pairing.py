@@ -1,0 +1,99 @@
+"""Draws pairs by what the votes so far leave open: follows the log, and keeps the table of probabilities for a few seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tiltyard.arena.pair_weights import PairingSettings, Standing, pair_probabilities
+from tiltyard.arena.pairing import Draw, Entrant, Randomness, draw, draw_from, enough
+from tiltyard.arena.slices import slice_of
+from tiltyard.events.log import EventLog
+from tiltyard.events.schema import BattleOpened, Choice, VoteCast
+
+REFRESH_S = 5.0
+"""Votes of the last seconds may be missing from a table: it says what to ask next, and no rating hangs on it."""
+
+_SCORE: dict[Choice, float] = {"a": 1.0, "b": 0.0, "tie": 0.5, "both_bad": 0.5}
+
+
+class InformedPairing:
+    """A `Pairing` for `Arena`, over one log.
+
+    ::
+
+        arena = Arena(..., pairing=InformedPairing(log, settings))
+    """
+
+    def __init__(
+        self, log: EventLog, settings: PairingSettings, *, clock_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._log = log
+        self._settings = settings
+        self._clock_s = clock_s
+        self._wins: defaultdict[tuple[str, str], float] = defaultdict(float)
+        """What the first behaviour took from the second, a tie as half."""
+        self._slice_votes: defaultdict[tuple[str, str], int] = defaultdict(int)
+        """By slice and behaviour."""
+        self._slice_of_battle: dict[str, str] = {}
+        """Of battles without a vote yet."""
+        self._sequence = 0
+        self._read_at_s = float("-inf")
+        self._tables: dict[tuple[tuple[str, ...], str], NDArray[np.float64]] = {}
+        self._one_reader = asyncio.Lock()
+
+    async def __call__(self, contestants: Sequence[Entrant], message: str, rng: Randomness) -> Draw:
+        """Draw a pair and an order; raises `Unavailable` with fewer than two different contestants."""
+        if self._settings.policy == "uniform":
+            return draw(contestants, rng)
+        ready = enough(contestants)
+        name = slice_of(message)
+        slice_name = name if name in self._settings.slice_targets else ""
+        async with self._one_reader:
+            table = await asyncio.to_thread(self._table, tuple(e.behaviour for e in ready), slice_name)
+        return draw_from(ready, table, rng, slice_name=slice_name)
+
+    def _table(self, behaviours: tuple[str, ...], slice_name: str) -> NDArray[np.float64]:
+        if self._clock_s() - self._read_at_s >= REFRESH_S:
+            if self._follow():
+                self._tables.clear()
+            self._read_at_s = self._clock_s()
+        key = (behaviours, slice_name)
+        if key not in self._tables:
+            self._tables[key] = pair_probabilities(self._standing(*key), self._settings)
+        return self._tables[key]
+
+    def _follow(self) -> bool:
+        """Take in what the log has gained; say whether a vote was among it."""
+        voted = False
+        for event in self._log.read(after=self._sequence, types=(BattleOpened, VoteCast)):
+            self._sequence = event.sequence
+            match event.data:
+                case BattleOpened(slice=name) as opened if name:
+                    self._slice_of_battle[opened.battle] = name
+                case VoteCast() as vote:
+                    voted = True
+                    pair = vote.behaviour_a, vote.behaviour_b
+                    self._wins[pair] += _SCORE[vote.choice]
+                    self._wins[pair[::-1]] += 1 - _SCORE[vote.choice]
+                    if name := self._slice_of_battle.pop(vote.battle, ""):
+                        for behaviour in pair:
+                            self._slice_votes[name, behaviour] += 1
+                case _:
+                    pass  # a battle outside of any slice
+        return voted
+
+    def _standing(self, behaviours: tuple[str, ...], slice_name: str) -> Standing:
+        wins = np.array([[self._wins.get((a, b), 0.0) for b in behaviours] for a in behaviours])
+        np.fill_diagonal(wins, 0)
+        if not slice_name:
+            return Standing(wins)
+        votes = np.array([self._slice_votes.get((slice_name, b), 0) for b in behaviours], dtype=np.float64)
+        return Standing(
+            wins, votes, next(t for s, t in self._settings.slice_targets.items() if s == slice_name)
+        )
