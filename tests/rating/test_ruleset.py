@@ -30,7 +30,7 @@ class Vote:
     behaviour_b: str = "y"
     voter: str = "anna"
     network: str = ""
-    prompt: str = ""
+    prompt_digest: str = ""
     leaked: bool = False
     seconds: float | None = 60.0
     time_us: int = 0
@@ -82,9 +82,9 @@ def test_a_day_of_one_voter_and_of_one_network_has_an_end() -> None:
 
 
 def test_a_frequent_prompt_is_thinned_out_and_the_order_of_votes_does_not_matter() -> None:
-    votes = [Vote(n, prompt="hi", voter=f"v{n}") for n in range(1, 41)]
-    votes += [Vote(n, prompt=f"p{n}", voter=f"v{n}") for n in range(41, 1100)]
-    votes += [Vote(n, prompt="", voter=f"v{n}") for n in range(1100, 1200)]
+    votes = [Vote(n, prompt_digest="hi", voter=f"v{n}") for n in range(1, 41)]
+    votes += [Vote(n, prompt_digest=f"p{n}", voter=f"v{n}") for n in range(41, 1100)]
+    votes += [Vote(n, prompt_digest="", voter=f"v{n}") for n in range(1100, 1200)]
     rules = OFF.model_copy(update={"prompt_repeats": 25})
     reasons = judge(votes, rules).reasons
     assert Counter(reasons.values()) == {"duplicate_prompt": 15}

@@ -87,6 +87,34 @@ def test_the_log_has_the_draw_before_anybody_is_asked(yard: Yard) -> None:
     assert types == [BattleOpened, BattleTurnStarted, BattleTurnFinished, VoteCast]
 
 
+def test_the_log_knows_the_network_and_a_repeated_prompt_but_neither_address_nor_words(yard: Yard) -> None:
+    for _ in range(2):
+        with yard.visitor() as visitor:
+            battle, token = open_battle(visitor)
+            listen(visitor, battle)
+            vote(visitor, battle, token)
+    first, second = (event.data for event in yard.log.read(types=[BattleOpened]))
+    assert isinstance(first, BattleOpened)
+    assert isinstance(second, BattleOpened)
+    assert first.voter != second.voter
+    assert first.network == second.network != ""
+    assert first.prompt_digest == second.prompt_digest
+    assert len(first.prompt_digest) == 12
+    assert all("127.0.0.1" not in event.data_json for event in yard.log.read())
+
+
+def test_an_answer_that_says_who_wrote_it_is_marked_and_the_vote_is_kept(yard: Yard) -> None:
+    """FastChat #1210."""
+    for name in NAMES:
+        yard.models.answers[name] = lambda _messages: ["I am ChatGPT, ", "trained by OpenAI."]
+    with yard.visitor() as visitor:
+        battle, token = open_battle(visitor)
+        listen(visitor, battle)
+        vote(visitor, battle, token)
+    (cast,) = votes(yard.log)
+    assert cast.leaks == ("a", "b")
+
+
 def test_nothing_that_a_browser_gets_before_the_vote_gives_a_side_away(yard: Yard) -> None:
     gate = Gate()
     held(yard.models, gate)

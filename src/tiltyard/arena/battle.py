@@ -17,10 +17,13 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tiltyard.arena.answering import answer_side
+from tiltyard.arena.identity_leak import leaks, names_of
 from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Draw, Entrant, Randomness, different, draw
 from tiltyard.arena.restore import INTERRUPTED, restore, words_gone
-from tiltyard.arena.transcript import SIDES, Battle, Limits, Turn
+from tiltyard.arena.sessions import NetworkKeys, SessionLimits
+from tiltyard.arena.transcript import SIDES, Battle, CastVote, Limits, Turn
+from tiltyard.arena.vote import cast
 from tiltyard.arena.voter import Voter, token_digest, token_matches
 from tiltyard.client import ModelClient
 from tiltyard.errors import (
@@ -70,8 +73,9 @@ class Arena:
         limits: Limits | None = None,
         pairing: Pairing | None = None,
         outages: Outages | None = None,
+        sessions: SessionLimits | None = None,
     ) -> None:
-        """`pairing` draws the pair; without it each pair is as likely as any other."""
+        """`pairing` draws the pair: without it each is as likely as any other; no `sessions`, no limits by the hour."""
         self.log = log
         self.client = client
         self.contestants = contestants
@@ -79,6 +83,8 @@ class Arena:
         self._rng = rng
         self._pairing = pairing or _uniform
         self._outages = outages or Outages()
+        self._sessions = sessions
+        self._networks = NetworkKeys()
         self._battles: OrderedDict[str, Battle] = OrderedDict()
         self._opening: Counter[str] = Counter()
         """Battles on their way into the log, by voter."""
@@ -87,19 +93,21 @@ class Arena:
         self._restoring = asyncio.Lock()
         self._closing = False
 
-    async def open(self, voter: Voter, message: str) -> Battle:
-        """Draw a pair, record it, and ask both sides.
+    async def open(self, voter: Voter, message: str, *, address: str | None = None) -> Battle:
+        """Draw a pair, record it, and ask both sides; `address` becomes a pseudonym of a day and is not kept.
 
         Raises `InvalidRequest` for an empty or too long message, `Overloaded` when this voter has too many
-        battles running, `Unavailable` with fewer than 2 contestants, `StorageFailed` when the log refuses;
+        battles running or opened too many, `Unavailable` with fewer than 2 contestants, `StorageFailed` when the log refuses;
         then nobody is asked.
         """
         message = self._checked_message(message)
         with self._counted_in(voter):
-            return await self._open(voter, message)
+            return await self._open(voter, message, self._networks.key(address))
 
-    async def _open(self, voter: Voter, message: str) -> Battle:
+    async def _open(self, voter: Voter, message: str, network: str) -> Battle:
         drawn = await self._pairing(self._standing(), message, self._rng)
+        if self._sessions is not None:
+            self._sessions.note_battle(voter.id, network)
         name = new_battle_id()
         battle = Battle(
             id=name,
@@ -121,6 +129,8 @@ class Arena:
                 side_probability=battle.side_probability,
                 policy=drawn.policy,
                 slice=drawn.slice,
+                network=network,
+                prompt_digest=self._prompt_digest(message),
                 vote_token_digest=battle.vote_token_digest,
             ),
             subject=name,
@@ -160,6 +170,26 @@ class Arena:
             await self.stop(found)
             found.forget_words()
         return found
+
+    async def vote(self, battle: Battle, *, token: str, choice: str) -> CastVote:
+        """Take the battle's vote, as `arena/vote.py` does, and note whether an answer said who wrote it."""
+        organizations = {entrant.behaviour: entrant.organization for entrant in self.contestants()}
+        asked = [turn.message for turn in battle.judged_turns]
+        leaked: list[Side] = [
+            side
+            for side, contestant in battle.contestants.items()
+            if leaks(
+                (turn.answers[side].text for turn in battle.judged_turns),
+                names_of(contestant.identity, organizations.get(contestant.behaviour, "")),
+                asked,
+            )
+        ]
+        return await cast(self.log, battle, token=token, choice=choice, leaks=tuple(leaked))
+
+    def _prompt_digest(self, message: str) -> str:
+        """Name a first message however it is spaced and capitalised, for whoever has the master key alone."""
+        plain = " ".join(message.casefold().split())
+        return self.log.keyed_digest(f"first message\0{plain}")[:12]
 
     def unfinished(self, voter: Voter) -> Battle | None:
         """The voter's latest battle that waits for its vote, among those in memory."""

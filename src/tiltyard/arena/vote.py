@@ -9,13 +9,15 @@ from tiltyard.arena.transcript import Battle, CastVote
 from tiltyard.arena.voter import token_matches
 from tiltyard.errors import Conflict, InvalidRequest
 from tiltyard.events.log import EventLog
-from tiltyard.events.schema import Choice, VoteCast
+from tiltyard.events.schema import Choice, Side, VoteCast
 
 SOURCE = "tiltyard/arena"
 
 
-async def cast(log: EventLog, battle: Battle, *, token: str, choice: str) -> CastVote:
-    """Append the vote and return it once it is durable.
+async def cast(
+    log: EventLog, battle: Battle, *, token: str, choice: str, leaks: tuple[Side, ...] = ()
+) -> CastVote:
+    """Append the vote and return it once it is durable; `leaks` are the sides whose answers said who wrote them.
 
     Raises `InvalidRequest` for an unknown choice or another battle's token, `Conflict` when the battle has
     its vote, is still being answered or has no pair of answers, `StorageFailed` when the log refuses; then
@@ -48,6 +50,7 @@ async def cast(log: EventLog, battle: Battle, *, token: str, choice: str) -> Cas
             turns=len(judged),
             generations_a=tuple(turn.answers["a"].generation or "" for turn in judged),
             generations_b=tuple(turn.answers["b"].generation or "" for turn in judged),
+            leaks=leaks,
         )
         try:
             stored = await log.append(vote, subject=battle.id, source=SOURCE)

@@ -17,6 +17,7 @@ from pydantic import Field, StringConstraints, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from tiltyard.arena.pair_weights import PairingSettings
+from tiltyard.arena.sessions import SessionSettings
 from tiltyard.cli.settings_problems import NAME, problem_in
 from tiltyard.errors import ConfigurationError
 from tiltyard.identity.declaration import IdentityDeclaration, ModelDeclaration
@@ -106,6 +107,7 @@ class ArenaSettings(Frozen):
     minimum_votes: Whole = Field(default=10, ge=1)
     """A model with fewer votes says so instead of showing a rank."""
     pairing: PairingSettings = PairingSettings()
+    sessions: SessionSettings = SessionSettings()
 
 
 Name = Annotated[str, StringConstraints(pattern=NAME)]

@@ -14,6 +14,7 @@ from starlette.applications import Starlette
 from tiltyard.arena.informed_pairing import InformedPairing
 from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Entrant
+from tiltyard.arena.sessions import SessionLimits
 from tiltyard.cli.options import config_option, data_option, host_option, port_option
 from tiltyard.cli.serving import Running, serve
 from tiltyard.cli.settings import FILE_NAME, Settings, default_data_dir, load_settings
@@ -52,6 +53,7 @@ def make_pages(running: Running) -> Starlette:
         contestants=lambda: entrants(running),
         routes=board,
         pairing=InformedPairing(log, pairing),
+        sessions=SessionLimits(running.settings.file.arena.sessions),
         outages=Outages(failures=pairing.outage_failures, rest_s=pairing.outage_rest_s),
         replay=replay_command(running.settings),
         allowed_hosts=running.hosts,

@@ -241,6 +241,10 @@ class BattleOpened(EventData):
     """Name and version of the pairing policy."""
     slice: str = ""
     """The slice of the battle, where targets are set for slices; empty otherwise."""
+    network: str = ""
+    """Pseudonym of the voter's network for this day, `net_…`; no address can be told from it. Empty where none was taken."""
+    prompt_digest: str = ""
+    """Keyed digest of the first message, shortened: tells that two battles began alike. Empty where none was taken."""
     vote_token_digest: Digest
     """Digest of the single-use token with which the vote must come."""
 
@@ -319,6 +323,8 @@ class VoteCast(EventData):
     """Generations of side a that the voter saw last, a turn each."""
     generations_b: tuple[str, ...]
     """Generations of side b that the voter saw last, a turn each."""
+    leaks: tuple[Side, ...] = ()
+    """Sides whose answers said who wrote them."""
 
     def unique_key(self) -> str | None:
         """One vote a battle."""

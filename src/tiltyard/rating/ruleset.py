@@ -87,7 +87,7 @@ class RecordedVote(VoteLike, Protocol):
         """Network key of the day; empty where none was taken."""
 
     @property
-    def prompt(self) -> str:
+    def prompt_digest(self) -> str:
         """Keyed digest of the first message; empty where none was taken."""
 
     @property
@@ -181,8 +181,8 @@ def _repeats(votes: Sequence[RecordedVote], ruleset: Ruleset) -> list[RecordedVo
     """Choose the votes by which frequent prompts are thinned: by a digest of the battle, so that nobody can aim."""
     by_prompt: defaultdict[str, list[RecordedVote]] = defaultdict(list)
     for vote in votes:
-        if vote.prompt:
-            by_prompt[vote.prompt].append(vote)
+        if vote.prompt_digest:
+            by_prompt[vote.prompt_digest].append(vote)
     if not by_prompt:
         return []
     sizes = [len(same) for same in by_prompt.values()]

@@ -19,6 +19,7 @@ from tiltyard.arena.battle import Arena, Pairing
 from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Entrant, Randomness
 from tiltyard.arena.reveal import REPLAY
+from tiltyard.arena.sessions import SessionLimits
 from tiltyard.arena.transcript import Limits
 from tiltyard.client import ModelClient
 from tiltyard.errors import TiltyardError
@@ -59,13 +60,15 @@ def create_web(
     limits: Limits | None = None,
     pairing: Pairing | None = None,
     outages: Outages | None = None,
+    sessions: SessionLimits | None = None,
     replay: str = REPLAY,
     allowed_hosts: Collection[str] = LOOPBACK_NAMES,
 ) -> Starlette:
     """Make the app of all pages; mount it at `/`, beside the gateway.
 
     `contestants` says who may be drawn now; `routes` are further pages (the leaderboard); `pairing` draws
-    among them and `outages` says who rests, uniformly and with the defaults where left out; `replay` is the
+    among them and `outages` says who rests, uniformly and with the defaults where left out;
+    `sessions` limits battles by the hour; `replay` is the
     command that a reveal shows, up to the battle's id, quoted for a shell. The app's own lifespan ends the
     running battles; who mounts it under another app awaits `app.state.arena.close()`.
     """
@@ -78,6 +81,7 @@ def create_web(
         limits=limits,
         pairing=pairing,
         outages=outages,
+        sessions=sessions,
     )
 
     @asynccontextmanager

@@ -15,7 +15,6 @@ from starlette.routing import BaseRoute, Route
 from tiltyard.arena.battle import Arena
 from tiltyard.arena.reveal import reveal_of
 from tiltyard.arena.transcript import Battle
-from tiltyard.arena.vote import cast
 from tiltyard.arena.voter import Voter
 from tiltyard.arena.watching import Delta, Done, Frame, Quiet, Settled, TurnBegan, watch
 from tiltyard.errors import InvalidRequest
@@ -23,7 +22,7 @@ from tiltyard.events.schema import Side
 from tiltyard.identity.canonical import Json
 from tiltyard.web.failures import json_response
 from tiltyard.web.markdown import render_markdown
-from tiltyard.web.visitor import Body, keep_voter, read_json, token_of, voter_of
+from tiltyard.web.visitor import Body, address_of, keep_voter, read_json, token_of, voter_of
 from tiltyard.wire.sse import frame as sse_frame
 
 BATTLES = "/api/arena/battles"
@@ -88,7 +87,7 @@ class ArenaApi:
                 param="messages",
             )
         voter = voter_of(request) or Voter.new()
-        battle = await self._arena.open(voter, body.messages[0].content or "")
+        battle = await self._arena.open(voter, body.messages[0].content or "", address=address_of(request))
         response = json_response({"battle": battle.id, "vote_token": voter.vote_token(battle.id)}, status=201)
         keep_voter(request, response, voter)
         return response
@@ -134,7 +133,7 @@ class ArenaApi:
         battle = await self._arena.find(
             request.path_params["battle"], voter=voter_of(request), token=body.vote_token
         )
-        await cast(self._arena.log, battle, token=body.vote_token, choice=body.choice)
+        await self._arena.vote(battle, token=body.vote_token, choice=body.choice)
         revealed = await reveal_of(battle, self._arena.log, self._arena.contestants(), replay=self._replay)
         return json_response(revealed.to_json())
 

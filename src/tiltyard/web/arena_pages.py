@@ -14,13 +14,12 @@ from tiltyard.arena.battle import Arena
 from tiltyard.arena.pairing import different
 from tiltyard.arena.reveal import reveal_of
 from tiltyard.arena.transcript import SIDES, Battle
-from tiltyard.arena.vote import cast
 from tiltyard.arena.voter import Voter
 from tiltyard.errors import Conflict, InvalidRequest, NotFound, TiltyardError
 from tiltyard.web.failures import failure_response, wants_json
 from tiltyard.web.markdown import render_markdown
 from tiltyard.web.templating import render
-from tiltyard.web.visitor import keep_voter, read_form, voter_of
+from tiltyard.web.visitor import address_of, keep_voter, read_form, voter_of
 
 EXAMPLES = (
     "Explain why the sky is blue to a ten-year-old.",
@@ -73,7 +72,7 @@ class ArenaPages:
         voter = voter_of(request) or Voter.new()
         message = form.get("content", "")
         try:
-            battle = await self._arena.open(voter, message)
+            battle = await self._arena.open(voter, message, address=address_of(request))
         except TiltyardError as error:
             if wants_json(request):
                 raise
@@ -118,9 +117,7 @@ class ArenaPages:
         form = await read_form(request)
         voter, battle = await self._battle(request)
         try:
-            await cast(
-                self._arena.log, battle, token=form.get("vote_token", ""), choice=form.get("choice", "")
-            )
+            await self._arena.vote(battle, token=form.get("vote_token", ""), choice=form.get("choice", ""))
         except Conflict as error:
             if battle.vote is None:
                 return await self._refused(request, voter, battle, error)

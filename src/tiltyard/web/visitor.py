@@ -38,6 +38,11 @@ def token_of(request: Request) -> str | None:
     return token.strip() if scheme.lower() == "bearer" and token else None
 
 
+def address_of(request: Request) -> str | None:
+    """Where the request came from; a proxy's word counts only if `server.trusted_proxies` names the proxy."""
+    return request.client.host if request.client is not None else None
+
+
 def keep_voter(request: Request, response: Response, voter: Voter) -> None:
     """Give the voter's secret to the browser, out of reach of scripts and of other sites' requests."""
     response.set_cookie(
