@@ -33,6 +33,8 @@ class ToolFormat:
     arguments_key: str = "arguments"
     after_name: str = ""
     """Not empty: a call is its name, this text, and the arguments."""
+    tagged: bool = False
+    """Whether a call is written in tags: `<function=NAME>` and `<parameter=KEY>`."""
     id_characters: int = 0
     """How long the id of a call must be for the template; 0: no matter."""
 
@@ -55,6 +57,10 @@ FORMATS: tuple[ToolFormat, ...] = (
     ToolFormat(
         "smollm2", ("<tool_call>",), "</tool_call>",
         begin="<tool_call>[", end="]</tool_call>", between=", ", listed=True,
+    ),
+    ToolFormat(
+        "qwen3-coder", ("<tool_call>",), "</tool_call>",
+        begin="<tool_call>\n", end="\n</tool_call>", between="\n", tagged=True,
     ),
     ToolFormat("llama3", ("<|python_tag|>",), bare=True, between="; ", arguments_key="parameters"),
     ToolFormat(
@@ -87,6 +93,7 @@ _SIGNS: tuple[tuple[ToolFormatName, tuple[str, ...], tuple[str, ...]], ...] = (
     ("nemotron", ("<TOOLCALL>",), ()),
     ("granite", ("<|tool_call|>",), ()),
     ("cohere", ("<|START_ACTION|>", '"tool_name"'), ()),
+    ("qwen3-coder", ("<tool_call>", "<function=", "<parameter="), ("<invoke",)),
     ("tool-calls", ("<tool_calls>", "</tool_calls>"), ("<invoke",)),
     ("hermes", ("<tool_call>", "</tool_call>"), ("<function=", "<arg_key>", "<invoke", "<parameter")),
     ("llama3", ('"parameters": ', "ipython"), ("<tool_call>",)),
