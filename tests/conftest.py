@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+import real_redis
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,3 +34,12 @@ def shared_data() -> Path:
     if not path.is_dir():
         pytest.skip(f"no public test data at {path}; set TILTYARD_DATA to its folder")
     return path
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real Redis (or Valkey) server; a test that needs it is skipped where none is installed."""
+    if real_redis.program() is None:
+        pytest.skip("neither redis-server nor valkey-server is installed")
+    with real_redis.running_redis(tmp_path_factory.mktemp("redis")) as url:
+        yield url

@@ -28,6 +28,7 @@ A message names the thing, the value, the limit and the next step.
 
 from __future__ import annotations
 
+import math
 from typing import TypedDict
 
 
@@ -57,6 +58,8 @@ class UnknownField(InvalidRequest):
     """A field that we do not know, or know and do not honour."""
 
     default_code = "unknown_parameter"
+    location: tuple[int | str, ...] | None = None
+    """Where it stands, if the request means something without it; `param` is the same as text."""
 
 
 class ContextTooLong(InvalidRequest):
@@ -89,15 +92,25 @@ class Conflict(TiltyardError):
 
 
 class Overloaded(TiltyardError):
-    """The queue is full; `retry_after_s` says when to come back."""
+    """The queue is full, or a limit is reached; `retry_after_s` says when to come back, if that helps."""
 
     status = 429
     kind = "rate_limit_error"
     default_code = "overloaded"
 
-    def __init__(self, message: str, *, retry_after_s: float, param: str | None = None) -> None:
-        super().__init__(message, param=param)
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: float | None,
+        param: str | None = None,
+        code: str | None = None,
+        should_retry: bool = True,
+    ) -> None:
+        super().__init__(message, param=param, code=code)
         self.retry_after_s = retry_after_s
+        self.should_retry = should_retry
+        """Whether a client should try again by itself; not when only a person or the next day helps."""
 
 
 class DeadlineExceeded(TiltyardError):
@@ -191,7 +204,10 @@ def to_http(error: TiltyardError) -> tuple[int, dict[str, str], dict[str, ErrorB
     """
     headers: dict[str, str] = {}
     if isinstance(error, Overloaded):
-        headers["retry-after"] = str(max(1, round(error.retry_after_s)))
+        if error.retry_after_s is not None:
+            headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
+            headers["retry-after-ms"] = str(max(1, math.ceil(error.retry_after_s * 1000)))
+        headers["x-should-retry"] = "true" if error.should_retry else "false"
     if isinstance(error, Unavailable):
         headers["retry-after"] = str(UNAVAILABLE_RETRY_S)
     body = ErrorBody(message=error.message, type=error.kind, param=error.param, code=error.code)

@@ -147,7 +147,7 @@ def test_plain_progress_names_the_work_and_then_shows_a_line_a_second(tmp_path: 
         clock.now = 4.0
         progress.advance_to(2_500_000)
     assert path.read_text().splitlines() == [
-        "downloading x (0.0 MB)",
+        "downloading x (0.2 kB)",
         "downloading x: 25%",
         "downloading x: 100%",
         "asking",

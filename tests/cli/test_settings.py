@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from tiltyard.cli.address import listen
+from tiltyard.cli.serving import check_exposure
 from tiltyard.cli.settings import load_settings, parse
 from tiltyard.cli.workers import check_machine, memory_bytes
 from tiltyard.errors import ConfigurationError
+from tiltyard.events.log import EventLog
+from tiltyard.gateway.keyring import KeyRing
 from tiltyard.identity.manifest import DefaultSampling
 from tiltyard.wire.openai import SamplingRequest
 
@@ -58,7 +60,7 @@ IDENTITY_KEYS = (
         (f'{MODEL}speculation = "draft"\n[identities]', 'models.m.draft: speculation = "draft" and draft = { model = "..." } need each other'),
         (f'{MODEL}speculation = "draft"\ndraft = {{ model = "n" }}\n[identities]', "models.m.draft.model: there is no model 'n'; declared: m"),
         (f'{MODEL}speculation = "draft"\ndraft = {{ name = "n" }}\n[identities]', "models.m.draft.name: there is no key name here; known: model, quantization"),
-        (f"{MODEL}[identity.x]\nmodel = 'm'", "identity: there is no key identity here; known: server, models, identities, aliases, arena, workers"),
+        (f"{MODEL}[identity.x]\nmodel = 'm'", "identity: there is no key identity here; known: server, models, identities, aliases, tenants, arena, workers"),
         (f"{MODEL}[identities.x]", "identities.x.model: this key is missing; write one"),
         (f"{MODEL}[identities.x]\nmodel = 'n'", "identities.x.model: there is no model 'n'; declared: m"),
         ("[models.m]\nsource = 'm.gguf'\n[identities]", "models.m.source: model source 'm.gguf' is not understood; "
@@ -139,11 +141,29 @@ def test_what_the_machine_does_not_have_is_found_before_anything_starts(tmp_path
     )
 
 
-def test_a_host_of_strangers_is_blamed_on_who_said_it() -> None:
+def test_a_host_of_strangers_is_blamed_on_who_said_it(tmp_path: Path) -> None:
+    settings = load_settings(data_dir=tmp_path)
     with pytest.raises(
         ConfigurationError, match=r"^there\.toml: server\.host: '0\.0\.0\.0' is not a loopback"
     ):
-        listen("0.0.0.0", 0, said_by="there.toml: server.host")
+        check_exposure(settings, "0.0.0.0", said_by="there.toml: server.host")
+
+
+def test_a_host_of_strangers_is_served_once_there_is_a_key_even_one_that_has_ended(tmp_path: Path) -> None:
+    settings = load_settings(data_dir=tmp_path)
+    with EventLog.open(settings.log_path, keys=settings.keys_path) as log:
+        with pytest.raises(ConfigurationError):
+            check_exposure(settings, "192.0.2.1", said_by="--host")
+        ring = KeyRing(log)
+        ring.revoke(ring.issue("acme", ["inference"]).row.key)
+    check_exposure(settings, "192.0.2.1", said_by="--host")
+
+
+@pytest.mark.parametrize("key", ["require_keys", "serve_without_keys"])
+def test_a_host_of_strangers_is_served_where_the_settings_say_so(key: str, tmp_path: Path) -> None:
+    path = tmp_path / "tiltyard.toml"
+    path.write_text(f"[server]\n{key} = true\n[models]\n[identities]\n")
+    check_exposure(load_settings(path, data_dir=tmp_path), "0.0.0.0", said_by="--host")
 
 
 def test_an_adapter_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -55,8 +55,25 @@ class Script:
         return next((i for i, (a, b) in enumerate(zip(draft, rest, strict=False)) if a != b), len(rest))
 
     @property
+    def ready(self) -> bool:
+        return True
+
+    @property
     def complete(self) -> bool:
         return self.at == len(self.tokens)
+
+
+@dataclass
+class SlowScript(Script):
+    """Each of its masks is asked for so many times before it is ready."""
+
+    asks: int = 5
+    asked: int = 0
+
+    @property
+    def ready(self) -> bool:
+        self.asked += 1
+        return self.asked % self.asks == 0
 
 
 @settings(max_examples=200, deadline=None)
@@ -185,3 +202,39 @@ def test_guesses_are_cut_by_the_grammar_and_change_nothing() -> None:
     assert engine.counters.accepted_tokens > 30
     # None was against the grammar; one came behind the end of the answer.
     assert engine.counters.draft_tokens <= engine.counters.accepted_tokens + 1
+
+
+def test_a_mask_that_takes_long_keeps_nobody_else_waiting() -> None:
+    """vLLM #54003, in mid-answer: whose mask is not there is left out of the step, and gets the same tokens later."""
+    sentence = Script((5, 6, 7, 8), end=0)
+    slow = SlowScript((5, 6, 7, 8), end=0)
+    others = [request("a", [1, 2, 3], 20), request("b", [4, 5], 20)]
+    engine = toy_engine()
+    for one in (replace(request("slow", [9], 8), grammar=slow), *others):
+        engine.submit(one)
+    steps: dict[str, list[int]] = {}
+    answers: dict[str, list[int]] = {}
+    while engine.has_work:
+        result = engine.step()
+        engine.check_integrity()
+        for token in result.emitted:
+            answers.setdefault(token.request_id, []).append(token.token)
+            steps.setdefault(token.request_id, []).append(engine.counters.steps)
+    assert answers["slow"] == [5, 6, 7, 8]
+    assert {one.request_id: answers[one.request_id] for one in others} == {
+        one.request_id: solo(one) for one in others
+    }
+    for one in others:  # a token in each step
+        assert steps[one.request_id] == list(range(1, 21))
+    assert steps["slow"] == [1, 6, 11, 16]
+    # Alone it has nobody to keep waiting, and the step waits for it.
+    alone = toy_engine()
+    alone.submit(replace(request("slow", [9], 8), grammar=SlowScript((5, 6, 7, 8), end=0)))
+    assert run(alone) == run_of(replace(request("slow", [9], 8), grammar=sentence))
+    assert alone.counters.steps == 4
+
+
+def run_of(one: EngineRequest) -> dict[str, list[int]]:
+    engine = toy_engine()
+    engine.submit(one)
+    return run(engine)

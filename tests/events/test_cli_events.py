@@ -18,6 +18,8 @@ from tiltyard.cli.main import main
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     EVENT_TYPES,
+    ApiKeyEnded,
+    ApiKeyIssued,
     BattleTurnFinished,
     LeaderboardPublished,
     SubjectErased,
@@ -88,6 +90,10 @@ def test_every_type_has_a_readable_line(tmp_path: Path) -> None:
         LeaderboardPublished(
             digest="sha256:1", method="bt", ruleset="r", votes=3, first_sequence=1, last_sequence=2
         ),
+        ApiKeyIssued(
+            key="key_1", tenant="acme", label="app", credential="production", scopes=("admin",), digest="0"
+        ),
+        ApiKeyEnded(key="key_1", at_us=5, reason="revoked"),
         WorkerReady(worker="w", identities={"plum": "sha256:1"}, load_ms=1.0),
         WorkerStopped(worker="w", reason="line one\nline two"),
         SubjectErased(erased="s", keys_destroyed=1, reason="asked"),

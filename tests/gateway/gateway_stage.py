@@ -6,9 +6,10 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from stand_in_worker import StandIn
@@ -16,6 +17,7 @@ from stand_in_worker import StandIn
 from tiltyard.events.log import EventLog
 from tiltyard.fleet.registry import Registry
 from tiltyard.gateway.app import create_gateway
+from tiltyard.gateway.connection import CarefulConnection
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import DefaultSampling
 from tiltyard.router.router import Router
@@ -41,11 +43,17 @@ def worker_spec(name: str, directory: Path) -> WorkerSpec:
     )
 
 
+def served(app: object) -> AbstractContextManager[str]:
+    """Serve an ASGI app on a socket of its own in a thread, with the connections of `tiltyard up`."""
+    return served_by(
+        uvicorn.Config(app, http=CarefulConnection, log_level="warning", timeout_graceful_shutdown=5)  # type: ignore[arg-type]
+    )
+
+
 @contextmanager
-def served(app: object) -> Iterator[str]:
-    """Serve an ASGI app on a socket of its own in a thread."""
+def served_by(config: uvicorn.Config) -> Iterator[str]:
+    """Serve on a socket of its own in a thread."""
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5)  # type: ignore[arg-type]
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
@@ -67,7 +75,7 @@ class Stage:
 
 
 @contextmanager
-def staged(log: EventLog, directory: Path, workers: int = 1) -> Iterator[Stage]:
+def staged(log: EventLog, directory: Path, workers: int = 1, **gateway: Any) -> Iterator[Stage]:
     stand_ins = [StandIn(worker_spec(f"stand-in-{i}", directory)) for i in range(workers)]
     registry = Registry()
     with contextmanager(_all_served)([s.app for s in stand_ins]) as urls:
@@ -78,7 +86,7 @@ def staged(log: EventLog, directory: Path, workers: int = 1) -> Iterator[Stage]:
             await registry.aclose()
 
         asyncio.run(announce())
-        app = create_gateway(router=Router(registry, ALIASES), log=log)
+        app = create_gateway(router=Router(registry, ALIASES), log=log, **gateway)
         with served(app) as url:
             yield Stage(url, log, stand_ins, registry)
 

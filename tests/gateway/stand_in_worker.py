@@ -3,7 +3,7 @@
 It speaks the worker's protocol (`tiltyard.wire.worker`). The last user message, or the prompt, is the script:
 `!count N` says N numbers, `!die N` kills the process after N, `!cut N` ends the stream after N without a
 word, `!error N` sends an error frame after N, `!wait` says nothing, `!refuse` answers 400, `!late` 504, `!pieces` says
-Chinese and emoji; anything else is said back. `TILTYARD_STAND_IN_FAIL` makes it fail while it loads.
+Chinese and emoji, `!flood N` N pieces of 10 kB, `!hold` waits for `let_go`; anything else is said back. `TILTYARD_STAND_IN_FAIL` makes it fail while it loads.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -67,6 +68,10 @@ class StandIn:
         self.spec = spec
         self.identities = {name: identity_status(name, d) for name, d in spec.identities.items()}
         self.running = 0
+        self.let_go = threading.Event()
+        """Ends every `!hold`."""
+        self.flooded = 0
+        """Pieces told by `!flood`."""
         self.served: list[str] = []
         self.bodies: list[dict[str, object]] = []
         self.terms: list[dict[str, str]] = []
@@ -116,6 +121,8 @@ class StandIn:
             return JSONResponse({"error": error}, 503)
         if verb in ("!count", "!die", "!cut", "!error"):
             pieces = [f"{i} " for i in range(int(count))]
+        elif verb == "!flood":
+            pieces = ["x" * 10_000] * int(count)
         elif verb == "!pieces":
             pieces = PIECES
         else:
@@ -137,6 +144,9 @@ class StandIn:
             "system_fingerprint": identity.behaviour,
         }
         try:
+            if verb == "!hold":
+                while not self.let_go.is_set():  # noqa: ASYNC110 - set by the thread of a test
+                    await asyncio.sleep(0.005)
             if verb == "!wait" or (verb == "!die" and not pieces):
                 await asyncio.sleep(3600 if verb == "!wait" else 0)
             if verb == "!die" and not pieces:
@@ -149,6 +159,7 @@ class StandIn:
                         part["delta"] |= {"role": "assistant"}
                     choice = {"index": index, **part, "logprobs": None, "finish_reason": None}
                     yield frame(orjson.dumps({**head, "choices": [{**choice, "token_ids": [place]}]}))
+                    self.flooded += verb == "!flood"
                 await asyncio.sleep(0.002)
             if verb == "!die":
                 os._exit(1)

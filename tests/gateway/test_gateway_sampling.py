@@ -232,6 +232,11 @@ def test_max_tokens_may_cut_a_form_short_and_says_so(house: House) -> None:
         ({"structured_outputs": {"regex": "(?=a)b"}}, "structured_outputs.regex", "look-around"),
         ({"structured_outputs": {"grammar": 'start: "a" b'}}, "structured_outputs.grammar", 'unknown name: "b"'),
         ({"structured_outputs": {"grammar": "root ::= b"}}, "structured_outputs.grammar", "GBNF"),
+        (
+            {"structured_outputs": {"grammar": "start: hot\nhot[temperature=2.0]: /.*/"}},
+            "structured_outputs.grammar",
+            "rule 'hot' has a temperature",
+        ),
         ({"guided_json": PERSON}, "guided_json", "send structured_outputs.json"),
     ],
 )  # fmt: skip
@@ -262,6 +267,16 @@ async def test_a_hostile_schema_is_refused_in_time_and_others_are_served_meanwhi
         # Known from now on: no second compilation.
         again = await http.post("/v1/chat/completions", json=body | hostile)
         assert again.json()["error"]["code"] == "grammar_too_complex"
+
+
+def test_a_form_that_needs_too_much_in_mid_answer_is_the_senders_fault(house: House) -> None:
+    """600 optional members compile, and are too many for one token once the object has begun."""
+    wide = {"type": "object", "properties": {f"k{i}": {"type": "string"} for i in range(600)}}
+    with pytest.raises(BadRequestError) as refused:
+        chat(house, extra_body={"structured_outputs": {"json": wide}})
+    assert refused.value.code == "grammar_too_complex"
+    assert "more work here than one token may take" in refused.value.message
+    assert "Current row has" in refused.value.message  # the library's reason
 
 
 def test_masks_that_exclude_each_other_fail_with_the_reason(house: House) -> None:

@@ -9,9 +9,9 @@ import orjson
 import pytest
 from openai import BadRequestError, pydantic_function_tool
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
+from openai_document import openai_validator
 from pydantic import BaseModel
 from real_house import House, say
-from test_gateway_real_model import openai_validator
 from websockets.asyncio.client import connect
 
 from tiltyard.events.schema import GenerationFinished

@@ -89,7 +89,9 @@ def test_a_store_gives_the_adapter_back(tmp_path: Path) -> None:
         ({"peft_type": "LOHA"}, "peft_type is 'LOHA'; only 'LORA' is supported"),
         ({"r": 0}, "r is 0; it must be a whole number from 1 to 512"),
         ({"r": True}, "r is True"),
-        ({"lora_alpha": "8"}, "lora_alpha is '8'; it must be a number"),
+        ({"lora_alpha": "8"}, "lora_alpha is '8'; it must be a number from -1,000,000 to 1,000,000"),
+        ({"lora_alpha": 10**400}, "it must be a number from -1,000,000 to 1,000,000"),
+        ({"lora_alpha": 1e300}, "lora_alpha is 1e+300; it must be a number"),
         ({"bias": "all"}, "bias is 'all'; adapters that train biases are not supported"),
         ({"use_dora": True}, "use_dora is True; this is not supported"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save is ['lm_head']; this is not supported"),
@@ -146,19 +148,38 @@ def test_tensors_without_a_place_are_refused(
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "its header claims 0 bytes"),
-        ((1 << 62).to_bytes(8, "little") + b"{}", "its header claims 4,611,686,018,427,387,904 bytes"),
-        (safetensors("x")[:9], "its header claims 3 bytes"),
-        (b"\2\0\0\0\0\0\0\0{]", "its header is not JSON"),
-        (safetensors([]), "its header is not a JSON object"),
-        (safetensors({"t": 1}), "tensor 't' is not a matrix within the file: 1"),
+        (b"", "the file is too short for a header"),
+        ((1 << 62).to_bytes(8, "little") + b"{}", "the header claims 4,611,686,018,427,387,904 bytes"),
+        (safetensors("x")[:9], "the header claims 3 bytes"),
+        (b"\2\0\0\0\0\0\0\0{]", "the header is no JSON"),
+        (safetensors([]), "the header is no JSON object"),
+        ((100_000).to_bytes(8, "little") + b"[" * 100_000, "the header is no JSON: maximum recursion depth"),
+        (safetensors({"t": 1}), "tensor 't' must have dtype, shape and data_offsets"),
         (
             safetensors({"t": {"dtype": "F32", "shape": [1, 1], "data_offsets": [0, 4]}}),
-            "not a matrix within",
+            "past the end of the file",
         ),
         (
             safetensors({"t": {"dtype": "F32", "shape": [1, 2], "data_offsets": [0, 4]}}, bytes(4)),
-            "4 bytes for 1 x 2",
+            "tensor 't' has 4 bytes; its shape and dtype need 8",
+        ),
+        (
+            safetensors({"t": {"dtype": "F32", "shape": [True, 1], "data_offsets": [0, 4]}}, bytes(4)),
+            "a shape is at most 8 whole numbers",
+        ),
+        (
+            safetensors({"t": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}, bytes(4)),
+            "has shape (1,); it must be a matrix",
+        ),
+        (
+            safetensors(
+                {n: {"dtype": "F32", "shape": [1, 1], "data_offsets": [0, 4]} for n in "ab"}, bytes(4)
+            ),
+            "overlaps another tensor",
+        ),
+        (
+            safetensors({"t": {"dtype": "F32", "shape": [1, 1], "data_offsets": [0, 4]}}, bytes(9)),
+            "5 bytes behind the last tensor belong to none",
         ),
         (
             safetensors({"t": {"dtype": "I8", "shape": [1, 4], "data_offsets": [0, 4]}}, bytes(4)),
@@ -175,6 +196,12 @@ def test_damaged_weights_are_refused(copy: Path, data: bytes, said: str) -> None
     with pytest.raises(ModelRejected) as refusal:
         Adapter.read(copy)
     assert said in refusal.value.message
+
+
+def test_a_config_that_is_nested_too_deep_is_refused(copy: Path) -> None:
+    (copy / ADAPTER_CONFIG).write_bytes(b"[" * 100_000)
+    with pytest.raises(ModelRejected, match="is not JSON"):
+        Adapter.read(copy)
 
 
 def test_a_directory_without_an_adapter_says_what_one_is(tmp_path: Path) -> None:

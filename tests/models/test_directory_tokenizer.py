@@ -251,6 +251,20 @@ def test_damaged_files_are_refused(files: dict[str, Any], said: str, save: Save)
     assert said in refusal.value.message
 
 
+@pytest.mark.parametrize("named", ["2", [2, "x"], True, 1.5, -1, {}, 10**6, [2, 10**6]], ids=repr)
+def test_an_end_that_is_no_token_is_refused(named: object, save: Save) -> None:
+    directory = save(block_vocabulary(cut="split"), **KEYS, generation_config__json={"eos_token_id": named})
+    with pytest.raises(ModelRejected, match=r"'eos_token_id' (is|names)"):
+        Tokenizer.from_directory(directory)
+
+
+def test_a_chat_template_that_is_not_text_is_refused(save: Save) -> None:
+    directory = save(block_vocabulary(cut="split"), **KEYS)
+    (directory / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(ModelRejected, match=r"chat_template\.jinja is not UTF-8"):
+        directory_chat_template(directory)
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [

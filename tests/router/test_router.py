@@ -7,7 +7,7 @@ from tiltyard.fleet.registry import MISSES_ALLOWED, STUCK_AFTER_MS, Registry
 from tiltyard.identity.canonical import digest_of
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Behaviour, Deployment, Weights
-from tiltyard.router.router import Router
+from tiltyard.router.router import GROUP_SLACK_TOKENS, MAX_GROUPS, Queue, Router
 from tiltyard.wire.worker import IdentityStatus, WorkerStatus
 
 
@@ -44,7 +44,7 @@ def status(worker: str, *names: str, unfinished: int = 0, **changes: object) -> 
 
 @pytest.fixture
 def registry() -> Registry:
-    registry = Registry()
+    registry = Registry(hosts={"one", "two"})
     registry.announce("one", "http://one", status("one", "plain", "warm"))
     registry.announce("two", "http://two/", status("two", "plain"))
     return registry
@@ -117,3 +117,78 @@ def test_a_suspected_worker_takes_no_new_work_until_it_answers(registry: Registr
     assert [worker.name for worker in registry.serving("plain")] == ["two"]
     registry.announce("one", "http://one", status("one", "plain"))
     assert [worker.name for worker in registry.serving("plain")] == ["one", "two"]
+
+
+ACME = Queue("acme", "interactive")
+
+
+def test_the_wait_is_what_ones_own_queue_has_before_one_at_the_workers_pace(registry: Registry) -> None:
+    """vLLM #16391, vLLM #58192: requests that could not make it any more were queued and run all the same."""
+    now = 0.0
+    router = Router(registry, clock=lambda: now)
+    registry.announce("one", "http://one", status("one", "plain", "warm", waiting=3))
+    worker = registry.serving("warm")[0]
+    with router.lease("one", 1000, queue=Queue("other", "interactive")) as lease:
+        assert router.expected_wait_s(worker, ACME, 100) == 0.0  # nothing is known of its pace
+        now = 10.0
+        lease.progress(1000)
+        with (
+            router.lease("one", 50, queue=ACME),
+            router.lease("one", 80, queue=ACME) as begun,
+            router.lease("one", 100, queue=ACME),
+            router.lease("one", 500, queue=ACME),
+            router.lease("one", 90, queue=Queue("acme", "batch")),
+        ):
+            begun.progress(1)
+            # 1,001 tokens in 10 busy seconds, the earlier of them half forgotten: faster than 100 a second.
+            wait = router.expected_wait_s(worker, ACME, 100)
+            assert wait == pytest.approx(150 * (20 * (1 - 2.718281828**-0.5)) / 1001)
+            assert router.expected_wait_s(worker, ACME, 10) == 0.0
+            registry.announce("one", "http://one", status("one", "plain", "warm", waiting=0))
+            assert router.expected_wait_s(registry.serving("warm")[0], ACME, 100) == 0.0
+
+
+def test_a_worker_that_stood_idle_is_as_fast_as_it_was(registry: Registry) -> None:
+    now = 0.0
+    router = Router(registry, clock=lambda: now)
+    registry.announce("one", "http://one", status("one", "plain", "warm", waiting=1))
+    worker = registry.serving("warm")[0]
+    with router.lease("one", 400):
+        now = 4.0
+    waits = []
+    for then in (4.0, 1000.0):
+        now = then
+        with router.lease("one", 100, queue=ACME):
+            waits.append(router.expected_wait_s(worker, ACME, 100))
+    assert waits[0] == pytest.approx(waits[1], rel=0.5)
+    assert 0.5 < waits[0] < 1.5
+
+
+def test_a_group_stays_with_its_worker_until_that_is_much_busier(registry: Registry) -> None:
+    router = Router(registry)
+    router.choose("plain", tenant="t", group="g")
+    first = router.choose("plain", tenant="t", group="g").worker.name
+    other = "two" if first == "one" else "one"
+    with router.lease(first, GROUP_SLACK_TOKENS):
+        assert router.choose("plain").worker.name == other
+        assert router.choose("plain", tenant="t", group="g").worker.name == first
+        # Another tenant's group of the same name is another group.
+        assert router.choose("plain", tenant="u", group="g").worker.name == other
+        with router.lease(first, 1):
+            assert router.choose("plain", tenant="t", group="g").worker.name == other
+    assert router.choose("plain", tenant="t", group="g").worker.name == other  # where its prefix is by now
+
+
+def test_a_group_moves_on_when_its_worker_is_left_out_or_gone(registry: Registry) -> None:
+    router = Router(registry)
+    first = router.choose("plain", tenant="t", group="g").worker.name
+    second = router.choose("plain", tenant="t", group="g", without={first}).worker.name
+    assert {first, second} == {"one", "two"}
+    assert router.choose("plain", tenant="t", group="g").worker.name == second
+
+
+def test_the_groups_that_are_remembered_are_bounded(registry: Registry) -> None:
+    router = Router(registry)
+    for number in range(MAX_GROUPS + 10):
+        router.choose("plain", tenant="t", group=str(number))
+    assert len(router._groups) == MAX_GROUPS

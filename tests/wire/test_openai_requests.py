@@ -58,6 +58,7 @@ def message(**fields: object) -> dict[str, object]:
         ({"stop": ["a"] * 5}, "stop", "stop is a list of 5; it must be at most 4 long"),
         ({"stop": [""]}, "stop[0]", "it must be at least 1 character long"),
         ({"logit_bias": {"x": 1}}, "logit_bias", "'x' is not a token id"),
+        ({"logit_bias": {"7": 1, "07": 2}}, "logit_bias", "'07' is not a token id"),
         ({"logit_bias": {"7": 101}}, "logit_bias.7", "it must be at most 100"),
         ({"top_logprobs": 21, "logprobs": True}, "top_logprobs", "it must be at most 20"),
         ({"top_logprobs": 2}, "top_logprobs", "without logprobs: true"),
@@ -114,6 +115,18 @@ def test_what_is_not_honoured_is_refused_by_name(fields: dict[str, object], para
         chat(**fields)
     assert (caught.value.param, caught.value.code) == (param, code)
     assert param.rpartition(".")[2] in caught.value.message
+
+
+def test_the_name_of_a_field_in_a_deep_schema_is_cut() -> None:
+    schema = '{"items":' * 600 + "{}" + "}" * 600
+    body = (
+        orjson.dumps(BASE | {"structured_outputs": {"json": "SCHEMA"}}).decode().replace('"SCHEMA"', schema)
+    )
+    with pytest.raises(InvalidRequest) as caught:
+        parse_chat_request(body.encode())
+    assert len(caught.value.message) < 1000
+    assert caught.value.param is not None
+    assert caught.value.param.startswith("structured_outputs.json.")
 
 
 def test_an_unknown_field_near_a_known_one_is_told_apart() -> None:

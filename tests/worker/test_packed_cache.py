@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import logging
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from tiltyard.kernels import NativeModel
 from tiltyard.models.architecture import Architecture
 from tiltyard.models.gguf import GgufFile
 from tiltyard.worker.load import KeptPacking, load_native
-from tiltyard.worker.packed_cache import PackedCache, PackedTensor
+from tiltyard.worker.packed_cache import PREAMBLE, PackedCache, PackedTensor
 from tiny_llama import VOCABULARY, random_weights, write_gguf
 
 DIGEST = "sha256:" + "5" * 64
@@ -102,6 +104,45 @@ def test_a_file_that_was_cut_off_is_made_again(path: Path, tmp_path: Path) -> No
         file.write_bytes(whole[:length])
         assert logits(load(path, cache)) == expected
         assert file.read_bytes() == whole
+
+
+def test_a_file_under_the_name_of_other_weights_is_not_taken_for_them(
+    path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = PackedCache(tmp_path, GENEROUS)
+    load(path, cache)
+    whole = cache.path(DIGEST, "as-stored").read_bytes()
+    for weights, served_as in (("sha256:" + "6" * 64, "as-stored"), (DIGEST, "q8_0")):
+        cache.path(weights, served_as).write_bytes(whole)
+        assert cache.open(weights, served_as) is None
+        assert not cache.path(weights, served_as).exists()
+    assert caplog.text.count(f"it holds {DIGEST} as-stored") == 2
+    assert cache.open(DIGEST, "as-stored") is not None
+
+
+@pytest.mark.parametrize(
+    "header",
+    [[1], {"of": 1}, *({"size": size} for size in (-1, "1", 1 << 40, None)), {"checksum": -1}, {"form": "a"}],
+    ids=repr,
+)
+def test_a_header_that_was_forged_with_its_digest_is_refused_too(
+    path: Path, tmp_path: Path, header: object
+) -> None:
+    cache = PackedCache(tmp_path, GENEROUS)
+    expected = logits(load(path, cache))
+    file = cache.path(DIGEST, "as-stored")
+    whole = file.read_bytes()
+    end = PREAMBLE + int.from_bytes(whole[8:16], "little")
+    forged: Any = json.loads(whole[PREAMBLE:end])
+    if isinstance(header, dict) and "of" not in header:
+        forged["matrices"]["token_embd.weight"].update(header)
+    else:
+        forged = header
+    text = json.dumps(forged).encode()
+    front = whole[:8] + len(text).to_bytes(8, "little") + hashlib.sha256(text).digest() + text
+    file.write_bytes(front + whole[len(front) :])
+    assert logits(load(path, cache)) == expected
+    assert file.read_bytes() == whole
 
 
 def test_a_full_disk_is_a_log_line(

@@ -6,16 +6,18 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import orjson
 import pytest
 
 from tiltyard.engine.request import Queue, RequestClass
+from tiltyard.identity.manifest import DefaultSampling
 from tiltyard.wire.sse import DONE, SseParser
 from tiltyard.wire.worker import FinishedAnswer, WorkerStatus
 from tiltyard.worker.app import WorkerDoors
+from tiltyard.worker.host import ServedIdentity
 from tiltyard.worker.service import MAX_STEP_AGE_S
 from toy_host import ToyWorker, listening, texts, toy_worker, until
 
@@ -462,6 +464,20 @@ async def test_what_cannot_be_served_is_refused_by_name(body: Json, status: int,
     async with toy_worker() as worker, httpx2.AsyncClient(base_url=worker.url) as http:
         refused = await http.post(path, json=body)
     assert (refused.status_code, refused.json()["error"]["param"]) == (status, param)
+
+
+async def test_a_default_of_max_tokens_gives_way_to_what_fits_and_a_demand_does_not() -> None:
+    async with toy_worker("ab" * 100) as worker, httpx2.AsyncClient(base_url=worker.url) as http:
+        identities = cast(dict[str, ServedIdentity], worker.service.host.identities)
+        toy = identities["toy"]
+        defaults = DefaultSampling(temperature=0.0, max_tokens=200)
+        behaviour = toy.resolved.behaviour.model_copy(update={"default_sampling": defaults})
+        identities["toy"] = replace(toy, resolved=replace(toy.resolved, behaviour=behaviour))
+        prompt = "y" * 499 + ">"  # leaves 12 of the 512 positions
+        answer = (await http.post("/v1/completions", json=completion(prompt, stream=False))).json()
+        assert (answer["choices"][0]["text"], answer["choices"][0]["finish_reason"]) == ("ab" * 6, "length")
+        refused = await http.post("/v1/completions", json=completion(prompt, max_tokens=200))
+        assert refused.json()["error"]["code"] == "context_length_exceeded"
 
 
 async def test_models_name_their_identity() -> None:

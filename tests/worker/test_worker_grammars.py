@@ -83,6 +83,25 @@ async def test_a_tenant_may_keep_only_so_many_demands_waiting(grammars: Grammars
     assert AT_ONCE < MAX_WAITING
 
 
+async def test_many_requests_with_one_new_demand_are_one_compilation(grammars: Grammars) -> None:
+    demand = Structure("regex", "a batch of (one|two)")
+    made = await asyncio.gather(*(grammars.compile(demand, "batch") for _ in range(5 * MAX_WAITING)))
+    assert all(one is made[0] for one in made)
+    refused = Structure("regex", "(?=batch)")
+    many = (grammars.compile(refused, "batch") for _ in range(5 * MAX_WAITING))
+    errors = await asyncio.gather(*many, return_exceptions=True)
+    assert {type(error) for error in errors} == {InvalidRequest}
+
+
+async def test_who_waits_for_anothers_compilation_compiles_when_that_one_leaves(grammars: Grammars) -> None:
+    demand = Structure("regex", "left (one|two)")
+    first = asyncio.create_task(grammars.compile(demand, "first"))
+    second = asyncio.create_task(grammars.compile(demand, "second"))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert (await second).start().allowed(list(b"left")) == 4
+
+
 @pytest.mark.parametrize(
     "structure",
     [

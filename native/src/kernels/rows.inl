@@ -11,22 +11,8 @@ static inline void load_four(const float* x, int n, F8 y[4]) {
     for (int j = 0; j < 4; j++) y[j] = n >= j * 8 + 8 ? f8_load(x + j * 8) : load_tail(x + j * 8, n - j * 8);
 }
 
-// Four times f8_exp, or zero below the floor, step by step: one after another, each waiting for its own last
-// step, they would fill the CPU's window with work that cannot begin.
 static inline void exp_or_zero(F8 y[4]) {
-    constexpr float kTerms[] = {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f,
-                                5.0000001201e-1f};
-    const F8 floor = f8_set1(kWeightFloor);
-    F8 n[4], r[4], p[4];
-    for (int j = 0; j < 4; j++) r[j] = f8_max(f8_min(y[j], f8_set1(88.0f)), f8_set1(-87.0f));
-    for (int j = 0; j < 4; j++) n[j] = f8_rint(f8_mul(r[j], f8_set1(1.44269504088896341f)));
-    for (int j = 0; j < 4; j++) r[j] = f8_fma(n[j], f8_set1(-0.693359375f), r[j]);
-    for (int j = 0; j < 4; j++) r[j] = f8_fma(n[j], f8_set1(2.12194440e-4f), r[j]);
-    for (int j = 0; j < 4; j++) p[j] = f8_set1(1.9875691500e-4f);
-    for (const float term : kTerms)
-        for (int j = 0; j < 4; j++) p[j] = f8_fma(p[j], r[j], f8_set1(term));
-    for (int j = 0; j < 4; j++) p[j] = f8_fma(p[j], f8_mul(r[j], r[j]), f8_add(r[j], f8_set1(1.0f)));
-    for (int j = 0; j < 4; j++) y[j] = f8_select_less(y[j], floor, f8_zero(), f8_mul(p[j], f8_pow2i(n[j])));
+    for (int j = 0; j < 4; j++) y[j] = f8_select_less(y[j], f8_set1(kWeightFloor), f8_zero(), exp_of(y[j]));
 }
 
 static float row_maximum(const float* x, int n) {

@@ -13,7 +13,16 @@ from starlette.types import Receive, Scope, Send
 
 from tiltyard.errors import ConfigurationError
 
-PROTOCOL_PATHS = ("/v1", "/health", "/ready", "/metrics", "/openapi.json")
+PROTOCOL_PATHS = (
+    "/v1",
+    "/tokenize",
+    "/detokenize",
+    "/render",
+    "/health",
+    "/ready",
+    "/metrics",
+    "/openapi.json",
+)
 
 
 class OneAddress:
@@ -52,16 +61,17 @@ def is_protocol(path: str) -> bool:
     return any(path == prefix or path.startswith(prefix + "/") for prefix in PROTOCOL_PATHS)
 
 
-def listen(host: str, port: int, *, said_by: str) -> socket.socket:
-    """Take the address before anything slow is done; `said_by` is the flag or key that names the host.
+def refuse_strangers(host: str, *, said_by: str) -> ConfigurationError:
+    """The error for an address that strangers can reach, with nothing to keep them out."""
+    return ConfigurationError(
+        f"{said_by}: {host!r} is not a loopback address, and there are no API keys yet to keep strangers out; make "
+        "one with `tiltyard keys create --tenant NAME --scope inference`, use 127.0.0.1, or set "
+        "server.serve_without_keys"
+    )
 
-    Raises `ConfigurationError`: a host that is not loopback (there are no keys yet), a port in use.
-    """
-    if not is_loopback(host):
-        raise ConfigurationError(
-            f"{said_by}: {host!r} is not a loopback address, and there are no keys yet to keep strangers out; "
-            "use 127.0.0.1 (or a proxy that authenticates, in front of it)"
-        )
+
+def listen(host: str, port: int) -> socket.socket:
+    """Take the address before anything slow is done; raises `ConfigurationError` for a port in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -77,6 +87,14 @@ def listen(host: str, port: int, *, said_by: str) -> socket.socket:
         raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror}") from None
     listener.setblocking(False)
     return listener
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether a host stands for every address of this machine."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def is_loopback(host: str) -> bool:

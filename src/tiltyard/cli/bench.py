@@ -168,15 +168,17 @@ def show(name: str, reports: list[IsaReport], console: Console) -> None:
     operators = [
         op for op in steps[0].operators if op != "embed" and any(step.operators[op] > 0 for step in steps)
     ]
+    several = len(reports) > 1  # one alone is named below the table
     table = Table(title=f"{name}: best step; operators in ms, waits included", title_justify="left")
-    table.add_column("isa")
-    table.add_column("step")
+    if several:
+        table.add_column("isa", no_wrap=True)
+    table.add_column("step", no_wrap=True)
     for column in ("tok/s", "ms", *(SHORT.get(op, op) for op in operators), "of read", "of integer"):
         table.add_column(column, justify="right", no_wrap=True)
     for report in reports:
         for step in report.steps:
             table.add_row(
-                report.isa,
+                *((report.isa,) if several else ()),
                 step.work,
                 f"{step.tokens_per_s:,.0f}",
                 f"{step.seconds * 1e3:,.2f}",

@@ -36,6 +36,7 @@ class Conversation:
 
 @click.command(context_settings=CONTEXT)
 @click.option("--url", default=DEFAULT_URL, show_default=True, help="The server.")
+@click.option("--api-key", envvar="TILTYARD_API_KEY", help="The key to show (TILTYARD_API_KEY).")
 @click.option("--model", help="Model to ask. [default: chat, or the first that the server lists]")
 @click.option("--system", help="System message in front of the conversation.")
 @click.option("--temperature", type=float, help="Sampling temperature; 0 is greedy.")
@@ -45,7 +46,12 @@ class Conversation:
 @click.option("--seed", type=int, help="The same seed gives the same answer.")
 @click.option("--once", metavar="PROMPT", help="Ask one thing and leave.")
 def command(
-    url: str, model: str | None, system: str | None, once: str | None, **sampling: float | None
+    url: str,
+    api_key: str | None,
+    model: str | None,
+    system: str | None,
+    once: str | None,
+    **sampling: float | None,
 ) -> None:
     """Talk to a model.
 
@@ -57,7 +63,7 @@ def command(
     signal.signal(signal.SIGINT, signal.default_int_handler)
     settings: dict[str, Json] = {name: value for name, value in sampling.items() if value is not None}
     with asyncio.Runner() as runner:
-        client = ModelClient(url)
+        client = ModelClient(url, api_key=api_key)
         try:
             name = model or runner.run(first_model(client))
             conversation = Conversation(name, settings)
@@ -118,7 +124,7 @@ async def take_turn(client: ModelClient, conversation: Conversation, prompt: str
     """Ask, show the answer as it comes, and keep both; a stopped answer is kept as far as it came."""
     question: dict[str, Json] = {"role": "user", "content": prompt}
     stream = client.stream_chat(
-        conversation.model, [*conversation.messages, question], **conversation.settings
+        conversation.model, [*conversation.messages, question], headers=None, **conversation.settings
     )
     began = time.monotonic()
     stopped = False

@@ -19,6 +19,8 @@ from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     EVENT_TYPES,
+    ApiKeyEnded,
+    ApiKeyIssued,
     BattleOpened,
     BattleTurnFinished,
     BattleTurnStarted,
@@ -196,6 +198,12 @@ def _gist(data: EventData) -> str:
         case WorkerReady():
             return f"{', '.join(sorted(data.identities))} in {data.load_ms:.0f} ms"
         case WorkerStopped():
+            return data.reason
+        case ApiKeyIssued():
+            return (
+                f"{data.credential} key of {data.tenant} for {', '.join(data.scopes)} {data.label}".rstrip()
+            )
+        case ApiKeyEnded():
             return data.reason
         case SubjectErased():
             return f"{data.keys_destroyed} keys destroyed: {data.reason}"

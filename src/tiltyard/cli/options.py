@@ -14,7 +14,9 @@ data_option = click.option(
 config_option = click.option(
     "--config", type=click.Path(path_type=Path), help="Path of tiltyard.toml (TILTYARD_CONFIG)."
 )
-host_option = click.option("--host", help="Address to listen on; loopback only, since there are no keys yet.")
+host_option = click.option(
+    "--host", help="Address to listen on; any but loopback needs API keys (`tiltyard keys`)."
+)
 port_option = click.option("--port", type=click.IntRange(0, 65535), help="Port; 0 lets the system choose.")
 
 

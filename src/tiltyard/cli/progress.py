@@ -21,6 +21,11 @@ def progress_on(stream: TextIO | None = None) -> ProgressReport:
     return BarProgress(stream) if stream.isatty() else LineProgress(stream)
 
 
+def _size(count: int) -> str:
+    """Bytes for people."""
+    return f"{count / 1e6:,.1f} MB" if count >= 1_000_000 else f"{count / 1e3:,.1f} kB"
+
+
 class LineProgress:
     """One line at the start, then a percentage line about once a second."""
 
@@ -36,7 +41,7 @@ class LineProgress:
         """Name the work."""
         self._what, self._total, self._percent = what, total_bytes, 0
         self._shown_at = self._clock()
-        self._line(f"{what}{'' if total_bytes is None else f' ({total_bytes / 1e6:,.1f} MB)'}")
+        self._line(f"{what}{'' if total_bytes is None else f' ({_size(total_bytes)})'}")
 
     def advance_to(self, done_bytes: int) -> None:
         """Print a line if the last one is a second old and the figure has moved."""
@@ -50,7 +55,7 @@ class LineProgress:
             self._percent = percent
             self._line(f"{self._what}: {percent}%")
         else:
-            self._line(f"{self._what}: {done_bytes / 1e6:,.1f} MB")
+            self._line(f"{self._what}: {_size(done_bytes)}")
         self._shown_at = now
 
     def end(self) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 import uvicorn
 import uvloop
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from tiltyard import __version__
-from tiltyard.cli.address import OneAddress, listen
+from tiltyard.cli.address import OneAddress, is_loopback, is_wildcard, listen, refuse_strangers
 from tiltyard.cli.progress import progress_on
 from tiltyard.cli.settings import Settings
 from tiltyard.cli.workers import (
@@ -26,13 +30,19 @@ from tiltyard.cli.workers import (
     worker_specs,
 )
 from tiltyard.client import ModelClient
+from tiltyard.errors import ConfigurationError
 from tiltyard.events.log import EventLog
 from tiltyard.fleet.launcher import LocalLauncher
 from tiltyard.fleet.process import LaunchProgress
 from tiltyard.fleet.records import FleetRecorder
 from tiltyard.fleet.registry import Registry
 from tiltyard.gateway.app import create_gateway
+from tiltyard.gateway.connection import CarefulConnection
+from tiltyard.router.ledger import Ledger, MemoryLedger
+from tiltyard.router.redis_ledger import RedisLedger
 from tiltyard.router.router import Router
+from tiltyard.router.tenants import UNLIMITED
+from tiltyard.wire.hosts import LOOPBACK_NAMES
 from tiltyard.wire.worker import WorkerSpec
 
 SAY_EVERY_S = 2.0
@@ -49,6 +59,8 @@ class Running:
     registry: Registry
     client: ModelClient
     """Asks the gateway of this very process, as a user would; blind, since the arena asks with it."""
+    hosts: frozenset[str] = LOOPBACK_NAMES
+    """Names under which this server is served."""
 
 
 MakePages = Callable[[Running], Starlette]
@@ -57,10 +69,14 @@ MakePages = Callable[[Running], Starlette]
 def serve(settings: Settings, *, host: str | None, port: int | None, make_pages: MakePages | None) -> None:
     """Serve until Ctrl-C or SIGTERM; raises a `TiltyardError` when something keeps it from starting."""
     check_machine(settings)
+    check_exposure(
+        settings,
+        host or settings.file.server.host,
+        said_by="--host" if host else f"{settings.shown}: server.host",
+    )
     listener = listen(
         host or settings.file.server.host,
         settings.file.server.port if port is None else port,
-        said_by="--host" if host else f"{settings.shown}: server.host",
     )
     with listener:
         say(f"tiltyard {__version__}  settings {settings.path or 'as shipped'}")
@@ -76,6 +92,18 @@ def serve(settings: Settings, *, host: str | None, port: int | None, make_pages:
     say("ended; nothing is lost")
 
 
+def check_exposure(settings: Settings, host: str, *, said_by: str) -> None:
+    """Raise `ConfigurationError` where strangers could reach a server that asks for no key."""
+    server = settings.file.server
+    if is_loopback(host) or server.require_keys or server.serve_without_keys:
+        return
+    if settings.log_path.is_file():
+        with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
+            if log.api_keys():
+                return
+    raise refuse_strangers(host, said_by=said_by)
+
+
 async def serve_until_told(
     settings: Settings,
     log: EventLog,
@@ -84,11 +112,24 @@ async def serve_until_told(
     make_pages: MakePages | None,
 ) -> None:
     """Start the workers, serve, and drain when told to end."""
+    server_settings = settings.file.server
     host, port = listener.getsockname()[:2]
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    tls = server_settings.tls_cert is not None
+    own = host if not is_wildcard(host) else "::1" if ":" in host else "127.0.0.1"
+    url = f"http{'s' * tls}://[{own}]:{port}" if ":" in own else f"http{'s' * tls}://{own}:{port}"
+    hosts = (*server_settings.hosts, *(() if is_wildcard(host) else (host,)))
+    house_key = secrets.token_urlsafe(32)
     told = asyncio.Event()
     with told_by_signals(told) as again:
-        registry, client = Registry(), ModelClient(url, blind=True)
+        registry = Registry()
+        client = ModelClient(
+            url,
+            api_key=house_key,
+            blind=True,
+            verify=trust_only(settings.base_dir / server_settings.tls_cert)
+            if server_settings.tls_cert
+            else None,
+        )
         launcher = LocalLauncher(
             registry,
             run_directory=settings.data_dir / "run",
@@ -106,11 +147,24 @@ async def serve_until_told(
             start.result()
             show_workers(registry)
             router = Router(registry, settings.file.aliases)
-            pages = make_pages(Running(settings, log, registry, client)) if make_pages else None
-            gateway = create_gateway(router=router, log=log)
+            pages = (
+                make_pages(Running(settings, log, registry, client, LOOPBACK_NAMES | set(hosts)))
+                if make_pages
+                else None
+            )
+            gateway = create_gateway(
+                router=router,
+                log=log,
+                hosts=hosts,
+                unknown_fields=server_settings.unknown_fields,
+                tenants=settings.file.tenants,
+                ledger=open_ledger(settings, log),
+                require_keys=server_settings.require_keys,
+                house_key=house_key,
+            )
             app = OneAddress(gateway, pages)
             server = Server(
-                uvicorn.Config(app, log_level="warning", access_log=False, server_header=False),
+                server_config(app, settings),
                 gateway.state.answering,
             )
             serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -134,6 +188,44 @@ async def serve_until_told(
             await client.aclose()
             await registry.aclose()
             stop.cancel()
+
+
+def open_ledger(settings: Settings, log: EventLog) -> Ledger:
+    """The accounts of the tenants; those in memory begin with what the log says of this month."""
+    if settings.limits_url is not None:
+        return RedisLedger(settings.limits_url)
+    ledger = MemoryLedger()
+    for row in log.token_usage(since_us=ledger.month_began_us()):
+        terms = settings.file.tenants.get(row.tenant) or settings.file.tenants.get("default", UNLIMITED)
+        ledger.restore(row.tenant, row.day, terms.cost_nano(row.prompt_tokens, row.completion_tokens))
+    return ledger
+
+
+def server_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
+    """How connections are served: our limits, TLS where there is a certificate, and which proxies are believed."""
+    server = settings.file.server
+    return uvicorn.Config(
+        app,
+        http=CarefulConnection,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(server.trusted_proxies),
+        forwarded_allow_ips=list(server.trusted_proxies),
+        ssl_certfile=settings.base_dir / server.tls_cert if server.tls_cert else None,
+        ssl_keyfile=settings.base_dir / server.tls_key if server.tls_key else None,
+    )
+
+
+def trust_only(certificate: Path) -> ssl.SSLContext:
+    """A context that trusts our own certificate, whatever name it was made for: we ask ourselves by address."""
+    try:
+        context = ssl.create_default_context(cafile=certificate)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"server.tls_cert: {certificate} cannot be read: {error}") from None
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the certificate itself is the anchor
+    return context
 
 
 class Server(uvicorn.Server):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from tiltyard.cli.settings_problems import NAME, problem_in
 from tiltyard.errors import ConfigurationError
@@ -21,6 +22,8 @@ from tiltyard.identity.declaration import IdentityDeclaration, ModelDeclaration
 from tiltyard.identity.manifest import Frozen, Number, Whole
 from tiltyard.models.cache import default_cache, normalized_digest
 from tiltyard.models.sources import parse_source
+from tiltyard.router.tenants import TenantTerms
+from tiltyard.wire.leniency import UnknownFields
 from tiltyard.wire.terms import DEFAULT_WEIGHTS
 
 FILE_NAME = "tiltyard.toml"
@@ -30,6 +33,8 @@ ENVIRONMENT = {
     "TILTYARD_DATA_DIR": "data directory (log, vault, identities)",
     "TILTYARD_CACHE": "cache directory (model files)",
     "TILTYARD_LOG": "event log of `tiltyard events`: a path or a postgresql:// URL",
+    "TILTYARD_LIMITS_URL": "where tenants' accounts are kept, as `server.limits_url`: redis://…",
+    "TILTYARD_API_KEY": "the key that `tiltyard chat` shows",
     "TILTYARD_ISA": "instruction set of the kernels: avx512_vnni, avx512, avx2, neon_dot, neon or scalar",
 }
 
@@ -41,6 +46,27 @@ class ServerSettings(Frozen):
     port: Whole = Field(default=8000, ge=0, le=65535)
     drain_seconds: Number = Field(default=30.0, ge=0)
     """How long answers in flight may go on after Ctrl-C."""
+    unknown_fields: UnknownFields = "refuse"
+    """What becomes of a request's field that is unknown or not honoured."""
+    hosts: tuple[str, ...] = ()
+    """Names under which we are served beside the loopback ones and `host`; `*`: any."""
+    require_keys: bool = Field(default=False, strict=True)
+    """Whether an API key is needed even before the first one is made."""
+    serve_without_keys: bool = Field(default=False, strict=True)
+    """Whether strangers may be served without keys where `host` is not loopback."""
+    tls_cert: str | None = Field(default=None, min_length=1)
+    tls_key: str | None = Field(default=None, min_length=1)
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed."""
+    limits_url: str | None = Field(default=None, min_length=1)
+    """`redis://…`: where tenants' accounts are kept; this process's memory where left out."""
+
+    @model_validator(mode="after")
+    def tls_is_whole(self) -> ServerSettings:
+        """A certificate needs its key."""
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise PydanticCustomError("inconsistent", "tls_cert and tls_key need each other; write both")
+        return self
 
 
 class ClassWeights(Frozen):
@@ -90,6 +116,7 @@ class SettingsFile(Frozen):
     models: dict[Name, ModelDeclaration]
     identities: dict[Name, IdentityDeclaration]
     aliases: dict[Name, str] = Field(default_factory=dict)
+    tenants: dict[Name, TenantTerms] = Field(default_factory=dict)
     arena: ArenaSettings = ArenaSettings()
     workers: WorkerSettings = WorkerSettings()
 
@@ -128,6 +155,10 @@ class SettingsFile(Frozen):
                 raise ValueError(f"aliases.{alias}: there is no identity {target!r}; declared: {identities}")
             if alias in self.identities:
                 raise ValueError(f"aliases.{alias}: an identity has this name; rename one of them")
+        for tenant, terms in self.tenants.items():
+            for name in terms.models or ():
+                if name not in self.aliases and name not in self.identities:
+                    raise ValueError(f"tenants.{tenant}.models: there is no alias or identity {name!r}")
         for name in self.arena.contestants:
             if name not in self.identities:
                 raise ValueError(f"arena.contestants: there is no identity {name!r}; declared: {identities}")
@@ -172,6 +203,11 @@ class Settings:
     def keys_path(self) -> Path:
         """The vault's subject keys."""
         return self.data_dir / "keys.db"
+
+    @property
+    def limits_url(self) -> str | None:
+        """Where tenants' accounts are kept; the environment wins, since such a URL may hold a password."""
+        return os.environ.get("TILTYARD_LIMITS_URL") or self.file.server.limits_url
 
     @property
     def identity_dir(self) -> Path:

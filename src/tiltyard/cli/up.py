@@ -49,6 +49,7 @@ def make_pages(running: Running) -> Starlette:
         contestants=lambda: entrants(running),
         routes=board,
         replay=replay_command(running.settings),
+        allowed_hosts=running.hosts,
     )
 
 

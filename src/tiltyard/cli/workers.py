@@ -58,6 +58,12 @@ def check_machine(settings: Settings) -> None:
                 f"{settings.shown}: identities.{name}.adapter: there is no {ADAPTER_CONFIG} in {adapter}; "
                 "it must be the directory of a LoRA adapter, as PEFT writes it"
             )
+    for key in ("tls_cert", "tls_key"):
+        given = getattr(settings.file.server, key)
+        if given is not None and not (settings.base_dir / given).is_file():
+            raise ConfigurationError(
+                f"{settings.shown}: server.{key}: there is no file {settings.base_dir / given}; it must be a PEM file"
+            )
     wanted_mb, memory_mb = settings.file.workers.kv_memory_mb, memory_bytes() >> 20
     if wanted_mb != "auto" and wanted_mb > memory_mb:
         raise ConfigurationError(

@@ -33,6 +33,13 @@ class Constraint(Protocol):
         """How many tokens of `draft`, from its first, could be taken from here; the state does not change."""
 
     @property
+    def ready(self) -> bool:
+        """Whether the next mask will not keep the others waiting: where not, its answer is left out of a step.
+
+        It may change from moment to moment; only the time depends on it, never a token.
+        """
+
+    @property
     def complete(self) -> bool:
         """Whether the grammar accepts and nothing may follow: the answer is over."""
 

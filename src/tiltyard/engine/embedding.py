@@ -18,8 +18,11 @@ from tiltyard.engine.sequence import RunningSequence
 
 def embed_texts(
     model: ForwardModel, work: Sequence[tuple[RunningSequence, int]], width: int
-) -> list[tuple[RunningSequence, EmbeddedText]]:
-    """Run the next tokens of each text; returns the vectors, `width` long, of those that are through."""
+) -> list[tuple[RunningSequence, EmbeddedText | None]]:
+    """Run the next tokens of each text; returns the vectors, `width` long, of those that are through.
+
+    `None` where the model's numbers are not finite.
+    """
     batch = build_batch(work, {})
     wanted: list[int] = []
     counts: list[int] = []
@@ -42,7 +45,7 @@ def embed_texts(
         hidden,
         adapters=batch.adapters,
     )
-    done: list[tuple[RunningSequence, EmbeddedText]] = []
+    done: list[tuple[RunningSequence, EmbeddedText | None]] = []
     at = 0
     for (sequence, chunk), count in zip(work, counts, strict=True):
         if sequence.computed == 0 or sequence.hidden_sum is None:  # also after a preemption
@@ -52,6 +55,9 @@ def embed_texts(
         at += count
         sequence.computed += chunk
         if not sequence.pending:
+            if not np.isfinite(sequence.hidden_sum).all():
+                done.append((sequence, None))
+                continue
             rows_in_all = len(sequence.tokens) if sequence.request.embed == "mean" else 1
             vector = unit(sequence.hidden_sum / rows_in_all)
             done.append((sequence, EmbeddedText(sequence.request.request_id, vector, sequence.prompt_tokens)))

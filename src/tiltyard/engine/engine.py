@@ -12,7 +12,7 @@ from tiltyard.engine.batch import Batch, Drafts, ForwardModel, build_batch
 from tiltyard.engine.blocks import BlockAccountingError
 from tiltyard.engine.embedding import embed_texts
 from tiltyard.engine.fairness import CLASSES, FairnessConfig
-from tiltyard.engine.limits import check_sampling
+from tiltyard.engine.limits import check_sampling, not_finite
 from tiltyard.engine.paging import Paging
 from tiltyard.engine.request import (
     EmittedToken,
@@ -29,7 +29,14 @@ from tiltyard.engine.sequence import RunningSequence
 from tiltyard.engine.speculation import Speculation, Speculator
 from tiltyard.engine.spill import SpillStore
 from tiltyard.engine.verify import Choice, Observer, sample_and_verify
-from tiltyard.errors import ConfigurationError, Conflict, ContextTooLong, InvalidRequest, TiltyardError
+from tiltyard.errors import (
+    ConfigurationError,
+    Conflict,
+    ContextTooLong,
+    InvalidRequest,
+    TiltyardError,
+    UpstreamFailed,
+)
 from tiltyard.kernels import BLOCK_TOKENS
 
 
@@ -209,10 +216,10 @@ class Engine:
     def check_integrity(self) -> None:
         """Raise `BlockAccountingError` unless every block is accounted for exactly once."""
         scheduler, paging = self._scheduler, self._paging
-        paging.pool.check(paging.holders(scheduler.running))
+        paging.pool.check(paging.holders(scheduler.holding))
         paging.tree.check()
         in_tree = {node.block for node in paging.tree.nodes()}
-        owned = {int(b) for s in scheduler.running for b in s.table[: s.blocks]} - in_tree
+        owned = {int(b) for s in scheduler.holding for b in s.table[: s.blocks]} - in_tree
         if paging.pool.free + len(in_tree) + len(owned) != self.config.kv_blocks:
             raise BlockAccountingError(
                 f"{paging.pool.free} free + {len(in_tree)} cached + {len(owned)} owned "
@@ -250,10 +257,13 @@ class Engine:
         plan.work = [(s, chunk) for s, chunk in plan.work if s.request.embed is None]
         done = embed_texts(self._model, plan.texts, self.config.width)
         self.counters.embedded_tokens += sum(chunk for _, chunk in plan.texts)
-        for sequence, _ in done:
+        for sequence, text in done:
+            if text is None:
+                plan.failed[sequence] = not_finite()
+                continue
             self._retire(sequence)
             self.counters.finished += 1
-        plan.embedded = [text for _, text in done]
+            plan.embedded.append(text)
 
     def _run(self, plan: Plan, batch: Batch) -> NDArray[np.float32]:
         """One forward pass; returns logits (output rows, vocabulary). What was pending now has KV."""
@@ -275,7 +285,10 @@ class Engine:
         for sequence, chunk in plan.work:
             sequence.computed += chunk
         for sequence, scored, first in batch.scored:
-            sequence.score_prompt(scored, logits[first : first + len(scored)])
+            try:
+                sequence.score_prompt(scored, logits[first : first + len(scored)])
+            except UpstreamFailed as error:
+                plan.failed[sequence] = error
         return logits
 
     def _emit(
@@ -287,6 +300,8 @@ class Engine:
         failures: Mapping[RunningSequence, TiltyardError],
     ) -> StepResult:
         """Share what is now certain through the prefix tree, retire who has finished, and say what happened."""
+        failures = {**failures, **plan.failed}
+        choices = [choice for choice in choices if choice.sequence not in plan.failed]
         for sequence, _ in plan.work:
             self._paging.remember(sequence)
             if sequence.prompt_scores is not None:
@@ -295,7 +310,7 @@ class Engine:
             self._speculator.learn(drafts, choices)
         for choice in choices:
             if choice.finish is not None:
-                self._retire(choice.sequence)
+                self._retire(choice.sequence, finished=True)
                 self.counters.finished += 1
         for sequence in failures:
             self._retire(sequence)
@@ -313,11 +328,14 @@ class Engine:
             batch=tuple((s.request.request_id, chunk) for s, chunk in (*plan.work, *plan.texts)),
         )
 
-    def _retire(self, sequence: RunningSequence) -> None:
+    def _retire(self, sequence: RunningSequence, *, finished: bool = False) -> None:
         del self._requests[sequence.request.request_id]
         if self._speculator is not None:
             self._speculator.forget(sequence)
-        self._scheduler.drop(sequence)
+        if finished:
+            self._scheduler.finish(sequence)
+        else:
+            self._scheduler.drop(sequence)
 
     def _count(self, plan: Plan, total: int) -> None:
         counters = self.counters

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tiltyard.engine.request import EngineRequest
-from tiltyard.errors import InvalidRequest
+from tiltyard.errors import InvalidRequest, UpstreamFailed
 
 
 class Range(NamedTuple):
@@ -26,6 +26,16 @@ LIMITS = {
     "frequency_penalty": Range(-1000.0, 1000.0),
 }
 BIAS = Range(-10_000.0, 10_000.0)
+
+NOT_FINITE = (
+    "the model computes numbers here that are not finite: its file is damaged, or this text drives it out of the range "
+    "of the types that it is kept in. Run `tiltyard models verify`, or ask another model."
+)
+
+
+def not_finite() -> UpstreamFailed:
+    """What ends a request on which the model computes infinities or NaN; the others go on."""
+    return UpstreamFailed(NOT_FINITE, code="not_finite")
 
 
 def check_sampling(request: EngineRequest, vocab_size: int) -> None:

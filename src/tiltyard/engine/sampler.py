@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiltyard import kernels
+from tiltyard.engine.limits import not_finite
 from tiltyard.engine.masks import mask_words
 from tiltyard.engine.sequence import RunningSequence
 from tiltyard.errors import InvalidRequest, TiltyardError
@@ -92,17 +93,20 @@ def sample(
                 raw[i] = logits[i].copy()
             _reweigh(logits[i], sequence)
     top = [-1 if k is None or i in raw else k for i, k in enumerate(wanted)]
-    chosen = _choose(sequences, logits, chooser, masks, top=top)
+    chosen, broken = _choose(sequences, logits, chooser, masks, top=top)
     results: list[Sampled | DeadEnd] = [
         chosen.sampled(i, None if i in raw else top) for i, top in enumerate(wanted)
     ]
     for i in masks.rows:
         if chosen.tokens[i] < 0:
-            results[i] = DeadEnd(InvalidRequest(NOTHING_LEFT, code="no_token_left"))
+            damaged = np.isnan(logits[i]).any()
+            results[i] = DeadEnd(
+                not_finite() if damaged else InvalidRequest(NOTHING_LEFT, code="no_token_left")
+            )
             raw.pop(i, None)
     for i, row in raw.items():
         results[i] = _with_logprobs(chosen.tokens[i], row, wanted[i] or 0)
-    for i, end in masks.ends.items():
+    for i, end in (dict.fromkeys(broken, DeadEnd(not_finite())) | masks.ends).items():
         results[i] = end
     return results
 
@@ -115,7 +119,7 @@ def guess_ahead(
         if _reweighs(sequence):
             _reweigh(logits[i], sequence)
     unmasked = _Masks((), logits.shape[1])
-    return _choose(sequences, logits, chooser, unmasked, top=[-1] * len(sequences), ahead=ahead).tokens
+    return _choose(sequences, logits, chooser, unmasked, top=[-1] * len(sequences), ahead=ahead)[0].tokens
 
 
 class _Masks:
@@ -142,6 +146,31 @@ def _choose(
     *,
     top: list[int],
     ahead: int = 0,
+) -> tuple[_Chosen, list[int]]:
+    """The choices, and the rows that had none to give: a model's NaN are one request's misfortune, not everybody's."""
+    try:
+        chosen, broken = _choose_all(sequences, logits, chooser, masks, top=top, ahead=ahead), []
+    except ValueError:
+        rows = logits[: len(sequences)]
+        # Masked tokens are minus infinity; that alone is sound.
+        broken = np.flatnonzero(~(rows < np.inf).all(axis=1) | (rows.max(axis=1) == -np.inf)).tolist()
+        if not broken:
+            raise
+        logits[broken] = 0.0
+        chosen = _choose_all(sequences, logits, chooser, masks, top=top, ahead=ahead)
+    # Where the likeliest token was taken, or none had to be drawn, the scores alone tell.
+    broken += [i for i, k in enumerate(top) if k >= 0 and not np.isfinite(chosen.logprobs[i])]
+    return chosen, broken
+
+
+def _choose_all(
+    sequences: Sequence[RunningSequence],
+    logits: NDArray[np.float32],
+    chooser: RowChooser,
+    masks: _Masks,
+    *,
+    top: list[int],
+    ahead: int,
 ) -> _Chosen:
     rows = len(sequences)
     settings = [s.request.sampling for s in sequences]
@@ -183,7 +212,9 @@ def _reweigh(row: NDArray[np.float32], sequence: RunningSequence) -> None:
         )
 
 
-def _with_logprobs(token: int, row: NDArray[np.float32], top: int) -> Sampled:
+def _with_logprobs(token: int, row: NDArray[np.float32], top: int) -> Sampled | DeadEnd:
+    if not np.isfinite(row).all():
+        return DeadEnd(not_finite())
     logprobs, _, ids, values = kernels.score_tokens(row[np.newaxis], np.array([token], np.int32), top)
     return Sampled(
         token, float(logprobs[0]), tuple(zip(ids[0].tolist(), values[0].tolist(), strict=True)) if top else ()

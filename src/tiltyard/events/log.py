@@ -13,14 +13,15 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 
-from sqlalchemy import func, select
+from sqlalchemy import func, insert, select, update
 
 from tiltyard.errors import ConfigurationError, ContentMissing, LogTampered, StorageFailed
 from tiltyard.events.committer import Committer, Draft
@@ -33,7 +34,7 @@ from tiltyard.events.projections import clear, project
 from tiltyard.events.queries import PAGE_EVENTS, Queries, read_page
 from tiltyard.events.schema import ContentRef, EventData, SubjectErased
 from tiltyard.events.seals import Sealer
-from tiltyard.events.tables import contents, events
+from tiltyard.events.tables import contents, events, key_uses
 from tiltyard.events.vault import NewContent, Vault
 from tiltyard.events.verification import Head, HeadKeeper, Verification, VerifyReport
 from tiltyard.events.writer import GroupCommitWriter
@@ -65,6 +66,7 @@ class EventLog(Queries):
         self._keys = keys
         self._clock_ns = clock_ns
         self._vault = Vault(keys, master, clock_ns)
+        self._pepper = master.pepper
         self._sealer = Sealer(master.seal_key)
         self._committer = Committer(database, self._vault, self._sealer)
         self._writer = GroupCommitWriter(self._committer.commit, self._committed)
@@ -171,6 +173,18 @@ class EventLog(Queries):
             data = SubjectErased(erased=subject, keys_destroyed=destroyed, reason=reason)
             self.append_blocking(data, subject=subject, source=SOURCE)
         return destroyed
+
+    def keyed_digest(self, secret: str) -> str:
+        """HMAC-SHA256 of an API key under a key derived from the master key, in hexadecimal."""
+        return hmac.new(self._pepper, secret.encode(), "sha256").hexdigest()
+
+    def note_key_uses(self, uses: Mapping[str, int]) -> None:
+        """Keep when API keys were last used (microseconds since 1970, by key id); a note, no event. Blocks."""
+        with self._database.writing() as connection:
+            for key, at_us in uses.items():
+                known = update(key_uses).where(key_uses.c.key == key).values(last_used_us=at_us)
+                if not connection.execute(known).rowcount:
+                    connection.execute(insert(key_uses).values(key=key, last_used_us=at_us))
 
     async def follow(
         self,

@@ -23,6 +23,8 @@ class MasterKey:
     def __init__(self, secret: bytes) -> None:
         self._wrapper = AESGCM(hmac.digest(secret, b"tiltyard master wrap", "sha256"))
         self.seal_key = hmac.digest(secret, b"tiltyard master seal", "sha256")
+        self.pepper = hmac.digest(secret, b"tiltyard master pepper", "sha256")
+        """Under which API keys are digested: without it their digests say nothing."""
         self.fingerprint = hmac.digest(secret, b"tiltyard master fingerprint", "sha256")[:8]
         """Tells one master key from another and says nothing about it."""
 

@@ -11,17 +11,19 @@ from itertools import groupby
 from operator import itemgetter
 from types import MappingProxyType
 
-from sqlalchemy import Connection, Delete, Insert, Update, bindparam, delete, insert, update
+from sqlalchemy import Connection, Delete, Insert, Update, bindparam, case, delete, insert, or_, update
 
 from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.schema import (
+    ApiKeyEnded,
+    ApiKeyIssued,
     BattleOpened,
     BattleTurnStarted,
     GenerationFinished,
     IdentityRegistered,
     VoteCast,
 )
-from tiltyard.events.tables import PROJECTIONS, battles, generations, identities, votes
+from tiltyard.events.tables import PROJECTIONS, api_keys, battles, generations, identities, votes
 
 Change = tuple[str, dict[str, object]]
 """The name of a statement in `_STATEMENTS` (its first word is the table), and its parameters."""
@@ -38,6 +40,22 @@ _STATEMENTS: MappingProxyType[str, Insert | Update | Delete] = MappingProxyType(
         "battle_voted": update(battles)
         .where(battles.c.battle == bindparam("of"))
         .values(choice=bindparam("chosen"), voted_us=bindparam("at_us")),
+        "key": insert(api_keys),
+        "key_revoked": update(api_keys)
+        .where(api_keys.c.key == bindparam("of"))
+        .values(sequence=bindparam("event"), revoked_us=bindparam("at_us")),
+        "key_rotated": update(api_keys)
+        .where(api_keys.c.key == bindparam("of"))
+        .values(
+            sequence=bindparam("event"),
+            expires_us=case(
+                (
+                    or_(api_keys.c.expires_us.is_(None), api_keys.c.expires_us > bindparam("at_us")),
+                    bindparam("at_us"),
+                ),
+                else_=api_keys.c.expires_us,
+            ),
+        ),
     }
 )
 
@@ -129,5 +147,24 @@ def _changes(event: StoredEvent) -> Iterator[Change]:
                 },
             )
             yield "battle_voted", {"of": data.battle, "chosen": data.choice, "at_us": event.time_us}
+        case ApiKeyIssued():
+            yield (
+                "key",
+                {
+                    "key": data.key,
+                    "sequence": event.sequence,
+                    "issued_us": event.time_us,
+                    "tenant": data.tenant,
+                    "label": data.label,
+                    "credential": data.credential,
+                    "scopes": ",".join(data.scopes),
+                    "digest": data.digest,
+                    "expires_us": data.expires_us,
+                    "revoked_us": None,
+                    "replaces": data.replaces,
+                },
+            )
+        case ApiKeyEnded():
+            yield f"key_{data.reason}", {"of": data.key, "event": event.sequence, "at_us": data.at_us}
         case _:
             return

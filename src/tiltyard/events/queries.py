@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from sqlalchemy import Column, Connection, RowMapping, Select, func, select
 
 from tiltyard.errors import NotFound
 from tiltyard.events.dialect import Database
 from tiltyard.events.envelope import StoredEvent, parse_data
-from tiltyard.events.schema import Choice, EventData, GenerationFinished, IdentityRegistered
-from tiltyard.events.tables import battles, events, generations, identities, votes
+from tiltyard.events.schema import Choice, Credential, EventData, GenerationFinished, IdentityRegistered
+from tiltyard.events.tables import api_keys, battles, events, generations, identities, key_uses, votes
 
 PAGE_EVENTS = 500
 """Events fetched by one query; between pages no transaction is open, so a slow reader blocks nobody."""
+
+DAY_US = 86_400_000_000
 
 _ENVELOPE = (
     events.c.sequence,
@@ -70,6 +73,35 @@ class BattleRow:
     choice: Choice | None
     """The vote, once there is one."""
     voted_us: int | None
+
+
+@dataclass(frozen=True)
+class ApiKeyRow:
+    """One API key as the log knows it; times are microseconds since 1970."""
+
+    key: str
+    sequence: int
+    issued_us: int
+    tenant: str
+    label: str
+    credential: Credential
+    scopes: tuple[str, ...]
+    digest: str
+    expires_us: int | None
+    revoked_us: int | None
+    replaces: str | None
+    last_used_us: int | None
+
+
+@dataclass(frozen=True)
+class TokenUsage:
+    """Tokens of one tenant in one day of UTC."""
+
+    tenant: str
+    day: str
+    """`YYYYMMDD`."""
+    prompt_tokens: int
+    completion_tokens: int
 
 
 @dataclass(frozen=True)
@@ -214,6 +246,41 @@ class Queries:
         if row is None:
             raise NotFound(f"no generation {generation!r} is in the log; ids begin with gen_")
         return GenerationFinished.model_validate_json(row.data_json)
+
+    def api_keys(self) -> list[ApiKeyRow]:
+        """Return every API key that was ever issued, oldest first."""
+        query = select(api_keys, key_uses.c.last_used_us).outerjoin(
+            key_uses, key_uses.c.key == api_keys.c.key
+        )
+        with self._database.reading() as connection:
+            rows = connection.execute(query.order_by(api_keys.c.issued_us, api_keys.c.key)).mappings()
+            return [ApiKeyRow(**{**row, "scopes": tuple(row["scopes"].split(","))}) for row in rows]
+
+    def api_keys_version(self) -> int:
+        """Return the sequence of the newest event about an API key, 0 when there is none."""
+        with self._database.reading() as connection:
+            return connection.execute(select(func.max(api_keys.c.sequence))).scalar() or 0
+
+    def token_usage(self, *, since_us: int) -> list[TokenUsage]:
+        """Return the tokens of each tenant and day of UTC from a time on (microseconds since 1970)."""
+        columns = generations.c
+        day = columns.time_us // DAY_US
+        query = (
+            select(columns.tenant, day, func.sum(columns.prompt_tokens), func.sum(columns.completion_tokens))
+            .where(columns.time_us >= since_us)
+            .group_by(columns.tenant, day)
+            .order_by(columns.tenant, day)
+        )
+        with self._database.reading() as connection:
+            return [
+                TokenUsage(
+                    tenant,
+                    datetime.fromtimestamp(number * DAY_US // 1_000_000, UTC).strftime("%Y%m%d"),
+                    int(prompt),
+                    int(completion),
+                )
+                for tenant, number, prompt, completion in connection.execute(query)
+            ]
 
     def identities(self) -> list[IdentityRegistered]:
         """Return every registration, oldest first; a name that was redefined occurs more than once."""

@@ -17,6 +17,8 @@ from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment, F
 Side = Literal["a", "b"]
 Choice = Literal["a", "b", "tie", "both_bad"]
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled", "failed", "deadline"]
+Credential = Literal["production", "research"]
+"""What an API key is for: to serve people, or to learn about models."""
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64), PlainSerializer(str, return_type=str, when_used="json")]
 """A 64-bit integer; a decimal string in JSON, where numbers beyond 2^53 would lose bits."""
 
@@ -124,7 +126,7 @@ class GenerationFinished(EventData):
     TYPE: ClassVar[str] = "tiltyard.generation.finished.v1"
     generation: str
     """Generation id, `gen_…`; also the event's subject and the response's `id`."""
-    endpoint: Literal["chat.completions", "completions"]
+    endpoint: Literal["chat.completions", "completions", "responses", "messages"]
     """Which door was used."""
     behaviour: Digest
     """Behaviour digest of the identity that answered."""
@@ -138,10 +140,12 @@ class GenerationFinished(EventData):
     """Name of the worker process."""
     service_class: Literal["interactive", "agent", "batch"] = "interactive"
     """Scheduling class."""
+    api_key: str | None = None
+    """Id of the API key that asked; `None` where none is needed."""
     prompt: ContentRef | None
     """The request as served: messages or prompt, in canonical JSON."""
     response: ContentRef | None
-    """`{"choices": [{"index", "text", "token_ids", "finish_reason"}]}` in canonical JSON."""
+    """`{"choices": [{"index", "text", "token_ids", "finish_reason"}]}` in canonical JSON; `message` where tools are called."""
     prompt_token_digest: Digest | None
     """Digest of the prompt's token ids as the engine saw them."""
     sampling: DefaultSampling
@@ -341,6 +345,48 @@ class LeaderboardPublished(EventData):
         return f"leaderboard:{self.digest}"
 
 
+class ApiKeyIssued(EventData):
+    """Written by the key ring when an API key is made; the key itself is kept nowhere."""
+
+    TYPE: ClassVar[str] = "tiltyard.api.key.issued.v1"
+    key: str
+    """Key id, `key_…`; also the event's subject."""
+    tenant: str
+    """Whose key it is."""
+    label: str
+    """What people call it."""
+    credential: Credential
+    """`production` or `research`."""
+    scopes: tuple[str, ...]
+    """What it may do: `inference`, `evaluate`, `vote`, `release`, `admin`."""
+    digest: str
+    """HMAC-SHA256 of the key under a key derived from the master key, in hexadecimal."""
+    expires_us: int | None = None
+    """Microseconds since 1970 from which it is refused; `None`: never by itself."""
+    replaces: str | None = None
+    """The key of which this is the rotation."""
+
+    def unique_key(self) -> str | None:
+        """A key is issued once."""
+        return f"api-key:{self.key}"
+
+
+class ApiKeyEnded(EventData):
+    """Written by the key ring when an API key is revoked, or gets its last day because it was rotated."""
+
+    TYPE: ClassVar[str] = "tiltyard.api.key.ended.v1"
+    key: str
+    """Key id; also the event's subject."""
+    at_us: int
+    """Microseconds since 1970 from which it is refused."""
+    reason: Literal["revoked", "rotated"]
+    """Why."""
+
+    def unique_key(self) -> str | None:
+        """A key is revoked once, and rotated once."""
+        return f"api-key-ended:{self.key}:{self.reason}"
+
+
 class WorkerReady(EventData):
     """Written by the fleet's owner when a worker answers ready."""
 
@@ -390,6 +436,8 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     BattleTurnFinished,
     VoteCast,
     LeaderboardPublished,
+    ApiKeyIssued,
+    ApiKeyEnded,
     WorkerReady,
     WorkerStopped,
     SubjectErased,

@@ -126,7 +126,33 @@ votes = Table(
     Column("turns", Integer, nullable=False),
 )
 
-PROJECTIONS = (identities, generations, battles, votes)
+api_keys = Table(
+    "api_keys",
+    log_metadata,
+    Column("key", Text, primary_key=True),
+    # Of the newest event about the key: the greatest one tells whether anything has changed.
+    Column("sequence", BigInteger, nullable=False, index=True),
+    Column("issued_us", BigInteger, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("label", Text, nullable=False),
+    Column("credential", Text, nullable=False),
+    Column("scopes", Text, nullable=False),  # joined by commas
+    Column("digest", Text, nullable=False),
+    Column("expires_us", BigInteger),
+    Column("revoked_us", BigInteger),
+    Column("replaces", Text),
+)
+
+PROJECTIONS = (identities, generations, battles, votes, api_keys)
+
+# Seen, not told: written now and then, in nobody's way, and no event.
+
+key_uses = Table(
+    "key_uses",
+    log_metadata,
+    Column("key", Text, primary_key=True),
+    Column("last_used_us", BigInteger, nullable=False),
+)
 
 # keys.db: kept apart from the log, so that a backup of the log cannot bring an erased person back.
 

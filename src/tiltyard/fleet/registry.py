@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 import httpx2
 from pydantic import ValidationError
 
+from tiltyard.errors import ConfigurationError
+from tiltyard.wire.hosts import LOOPBACK_NAMES
 from tiltyard.wire.worker import IdentityStatus, WorkerStatus
 
 ASK_EVERY_S = 1.0
@@ -57,11 +60,37 @@ class Worker:
         )
 
 
+def check_worker_url(url: str, hosts: Collection[str]) -> None:
+    """Raise `ConfigurationError` unless `url` is plain `http(s)://<one of hosts>[:port]`.
+
+    Names are compared as they stand, and no redirect is followed: nobody can point a name elsewhere later on.
+    """
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if (
+        host is None
+        or parts.scheme not in ("http", "https")
+        or parts.username is not None
+        or parts.path.strip("/")
+        or parts.query
+        or parts.fragment
+        or host not in hosts
+    ):
+        raise ConfigurationError(
+            f"{url[:200]!r} is no place for a worker; it must be http://HOST:PORT with one of {', '.join(sorted(hosts))}"
+        )
+
+
 class Registry:
     """The one list of workers; the launcher announces, the router chooses, `watch` keeps it true."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, hosts: Collection[str] = LOOPBACK_NAMES) -> None:
         self._workers: dict[str, Worker] = {}
+        self._hosts = frozenset(hosts)
+        """Where workers may be: what announces itself must not make us ask anything else on the network."""
         self._http = httpx2.AsyncClient(timeout=ASK_TIMEOUT_S, trust_env=False)
 
     @property
@@ -85,7 +114,8 @@ class Registry:
         return worker
 
     def announce(self, name: str, url: str, status: WorkerStatus) -> None:
-        """A worker answers at `url`."""
+        """A worker answers at `url`; raises `ConfigurationError` for an address where none may be."""
+        check_worker_url(url, self._hosts)
         worker = self._workers.setdefault(name, Worker(name, frozenset()))
         worker.url = url.rstrip("/")
         self._observe(worker, status)

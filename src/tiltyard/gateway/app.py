@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
@@ -13,22 +13,35 @@ from starlette.responses import Response
 from tiltyard import __version__
 from tiltyard.errors import TiltyardError
 from tiltyard.events.log import EventLog
+from tiltyard.gateway.admin import NewKeyRequest, RotateRequest, admin_routes
 from tiltyard.gateway.body import MAX_BODY_BYTES
 from tiltyard.gateway.chat import chat_routes
 from tiltyard.gateway.completions import completion_routes
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.embeddings import embedding_routes
 from tiltyard.gateway.errors import answer_http_exception, answer_nobody, answer_unexpected, error_response
+from tiltyard.gateway.gate import Gate, GateMiddleware
 from tiltyard.gateway.guard import Guard
 from tiltyard.gateway.health import health_routes
 from tiltyard.gateway.hop import Hop
+from tiltyard.gateway.keyring import KeyRing
+from tiltyard.gateway.messages import message_routes
 from tiltyard.gateway.models import model_routes
 from tiltyard.gateway.openapi import describe
+from tiltyard.gateway.responses import response_routes
+from tiltyard.gateway.telling import Tellings
+from tiltyard.gateway.tokens import token_routes
 from tiltyard.gateway.websocket import socket_routes
+from tiltyard.router.ledger import Ledger, MemoryLedger
 from tiltyard.router.router import Router
+from tiltyard.router.tenants import TenantTerms
 from tiltyard.telemetry.metrics import GatewayMetrics
 from tiltyard.wire.embeddings import EmbeddingsRequest
+from tiltyard.wire.leniency import UnknownFields
+from tiltyard.wire.messages import CountTokensRequest, MessagesRequest
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
+from tiltyard.wire.responses import ResponsesRequest
+from tiltyard.wire.tokens import DetokenizeRequest, TokenizeRequest
 
 
 def create_gateway(
@@ -37,35 +50,60 @@ def create_gateway(
     log: EventLog,
     hosts: Iterable[str] = (),
     max_body_bytes: int = MAX_BODY_BYTES,
+    unknown_fields: UnknownFields = "refuse",
+    tenants: Mapping[str, TenantTerms] | None = None,
+    ledger: Ledger | None = None,
+    require_keys: bool = False,
+    house_key: str | None = None,
 ) -> FastAPI:
     """Make the gateway; `hosts` are the names it is served under beside the loopback ones (`*`: any).
 
     The caller keeps the registry true (a launcher or `Registry.watch`) and closes the log after the app.
-    `app.state.answering` holds the answers under way on WebSockets, which the caller's server may wait for.
+    `tenants` are the terms by name, `ledger` (this process's own unless given) keeps their accounts; with
+    `require_keys` a key is needed even before the first one is made. `house_key` lets this process's own
+    arena in. `app.state.answering` holds the answers under way on WebSockets, which the caller's server may wait for.
     """
+    metrics = GatewayMetrics()
+    gate = Gate(KeyRing(log), tenants or {}, require_keys=require_keys, house_key=house_key)
     door = Door(
         router=router,
         log=log,
         hop=Hop(),
-        metrics=GatewayMetrics(),
+        gate=gate,
+        ledger=ledger or MemoryLedger(),
+        metrics=metrics,
         max_body_bytes=max_body_bytes,
+        unknown_fields=unknown_fields,
+        tellings=Tellings(),
         answering=set(),
     )
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
+        await door.tellings.aclose()
         await door.hop.aclose()
+        await gate.keys.aclose()
+        await door.ledger.aclose()
 
-    app = FastAPI(title="tiltyard", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="tiltyard",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     app.state.answering = door.answering
+    app.state.tellings = door.tellings
+    app.add_middleware(GateMiddleware, gate=gate, errors=metrics.errors)
     app.add_middleware(Guard, hosts=tuple(hosts))
 
-    async def answer_error(_request: Request, error: Exception) -> Response:
+    async def answer_error(request: Request, error: Exception) -> Response:
         if not isinstance(error, TiltyardError):
             raise error
         door.metrics.errors.labels(error.code).inc()
-        return error_response(error)
+        return error_response(error, path=request.url.path)
 
     app.add_exception_handler(TiltyardError, answer_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
@@ -74,11 +112,27 @@ def create_gateway(
     for routes in (
         chat_routes,
         completion_routes,
+        response_routes,
+        message_routes,
         embedding_routes,
+        token_routes,
         model_routes,
         health_routes,
         socket_routes,
+        admin_routes,
     ):
         app.include_router(routes(door))
-    describe(app, (ChatCompletionRequest, CompletionRequest, EmbeddingsRequest))
+    models = (
+        ChatCompletionRequest,
+        CompletionRequest,
+        ResponsesRequest,
+        MessagesRequest,
+        CountTokensRequest,
+        EmbeddingsRequest,
+        TokenizeRequest,
+        DetokenizeRequest,
+        NewKeyRequest,
+        RotateRequest,
+    )
+    describe(app, models)
     return app

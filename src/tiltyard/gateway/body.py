@@ -9,24 +9,31 @@ from typing import TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
-from tiltyard.gateway.errors import BodyTooLarge
+from tiltyard.gateway.errors import BodyTooLarge, BodyTooSlow
 
 MAX_BODY_BYTES = 4 << 20
+BODY_WITHIN_S = 30.0
 T = TypeVar("T")
 
 
 async def read_body(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
-    """Read the whole body; raises `BodyTooLarge` as soon as it must be, without reading the rest."""
+    """Read the whole body; raises `BodyTooLarge` as soon as it must be, without reading the rest, or `BodyTooSlow`."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
         raise _too_large(int(declared), limit)
     parts: list[bytes] = []
     size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
-            raise _too_large(size, limit)
-        parts.append(part)
+    try:
+        async with asyncio.timeout(BODY_WITHIN_S):
+            async for part in request.stream():
+                size += len(part)
+                if size > limit:
+                    raise _too_large(size, limit)
+                parts.append(part)
+    except TimeoutError:
+        raise BodyTooSlow(
+            f"the body did not come within {BODY_WITHIN_S:g} s ({size:,} bytes did); send it faster"
+        ) from None
     return b"".join(parts)
 
 

@@ -8,12 +8,14 @@ from typing import Literal, TypeAlias, cast
 
 from tiltyard.events.schema import FinishReason
 from tiltyard.identity.canonical import Json
+from tiltyard.wire.phrasing import Chunk
 from tiltyard.wire.worker import FinishedAnswer
 
-Chunk: TypeAlias = dict[str, Json]
-"""One frame of a worker's stream, parsed."""
-
-Endpoint: TypeAlias = Literal["chat.completions", "completions"]
+Endpoint: TypeAlias = Literal["chat.completions", "completions", "responses", "messages"]
+"""By which door a request came."""
+Kind: TypeAlias = Literal["chat", "completion"]
+"""What a worker is asked for; every protocol's request is one of the two."""
+ENDPOINT_OF: Mapping[Kind, Endpoint] = {"chat": "chat.completions", "completion": "completions"}
 
 
 @dataclass
@@ -124,12 +126,12 @@ class Collected:
 
 
 def whole_answer(
-    collected: Collected, endpoint: Endpoint, head: Mapping[str, Json], usage: Mapping[str, Json]
+    collected: Collected, kind: Kind, head: Mapping[str, Json], usage: Mapping[str, Json]
 ) -> Chunk:
     """Put the frames together to the answer of a request that is not streamed."""
     choices: list[Json] = []
     for choice in collected.choices:
-        if endpoint == "chat.completions":
+        if kind == "chat":
             body: Chunk = {"message": choice.message}
             logprobs = _joined(choice.logprobs, ("content",)) and {
                 **_joined(choice.logprobs, ("content",)), "refusal": None,
@@ -147,8 +149,8 @@ def whole_answer(
                 "finish_reason": choice.finish_reason,
             }
         )
-    kind = "chat.completion" if endpoint == "chat.completions" else "text_completion"
-    whole: Chunk = {**head, "object": kind, "choices": choices, "usage": usage}
+    name = "chat.completion" if kind == "chat" else "text_completion"
+    whole: Chunk = {**head, "object": name, "choices": choices, "usage": usage}
     if collected.prompt_logprobs is not None:
         whole["prompt_logprobs"] = collected.prompt_logprobs
     return whole

@@ -6,12 +6,13 @@ import asyncio
 from dataclasses import dataclass
 
 from tiltyard.events.log import EventLog
+from tiltyard.gateway.gate import Gate
 from tiltyard.gateway.hop import Hop
+from tiltyard.gateway.telling import Tellings
+from tiltyard.router.ledger import Ledger
 from tiltyard.router.router import Router
 from tiltyard.telemetry.metrics import GatewayMetrics
-
-DEFAULT_TENANT = "default"
-"""Until there are keys (and tenants behind them), everybody on loopback is one tenant."""
+from tiltyard.wire.leniency import UnknownFields
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,15 @@ class Door:
     log: EventLog
     hop: Hop
     """Speaks to the workers."""
+    gate: Gate
+    """Knows the callers; `gateway/caller.py:current_caller` says who asks now."""
+    ledger: Ledger
+    """What tenants may use and have used."""
     metrics: GatewayMetrics
     max_body_bytes: int
+    unknown_fields: UnknownFields
+    """Whether a field that we do not know is refused or dropped, where a request does not say."""
+    tellings: Tellings
+    """Answers that outlive their connection."""
     answering: set[asyncio.Task[None]]
     """Answers under way on WebSockets: a server that ends waits for them before it closes its sockets."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import aiohttp
+import orjson
 from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -12,12 +13,16 @@ from starlette.responses import Response
 from tiltyard.client.failures import error_from_response
 from tiltyard.errors import Overloaded, Unavailable
 from tiltyard.gateway.attempt import WorkerLost
-from tiltyard.gateway.body import read_body, while_connected
-from tiltyard.gateway.door import DEFAULT_TENANT, Door
+from tiltyard.gateway.body import while_connected
+from tiltyard.gateway.caller import current_caller
+from tiltyard.gateway.charge import Charge
+from tiltyard.gateway.door import Door
 from tiltyard.gateway.errors import CLIENT_CLOSED
 from tiltyard.gateway.openapi import request_schema
+from tiltyard.gateway.taking import take
+from tiltyard.router.ledger import Ask
 from tiltyard.router.router import Route
-from tiltyard.wire.embeddings import EmbeddingsRequest, parse_embeddings_request
+from tiltyard.wire.embeddings import EmbeddingsRequest, embeddings_request
 from tiltyard.wire.terms import ServiceTerms
 from tiltyard.wire.worker import HEADER_IDENTITY, HEADER_TENANT
 
@@ -38,25 +43,49 @@ def embedding_routes(door: Door) -> APIRouter:
         """One vector of length 1 for each text; nothing is generated, so nothing is recorded."""
         began = time.perf_counter()
         terms = ServiceTerms.read(request.headers)
-        asked = parse_embeddings_request(await read_body(request, door.max_body_bytes))
+        asked, headers, _ = await take(door, request, embeddings_request)
         try:
-            return await while_connected(_from_a_worker(door, asked, terms, began), request.receive)
+            response = await while_connected(_charged(door, asked, terms, began), request.receive)
         except ClientDisconnect:
             return Response(status_code=CLIENT_CLOSED)
+        response.headers.update(headers)
+        return response
 
     return routes
 
 
-async def _from_a_worker(door: Door, asked: EmbeddingsRequest, terms: ServiceTerms, began: float) -> Response:
+async def _charged(door: Door, asked: EmbeddingsRequest, terms: ServiceTerms, began: float) -> Response:
+    """Hold what the texts may cost while a worker is asked, and bill what it counted."""
+    caller = current_caller()
+    caller.terms.check_model(asked.model)
+    terms = caller.terms.with_class(terms)
+    route = door.router.choose(door.router.resolve(asked.model))
+    limit = route.identity.max_context_tokens
+    # A token has at least one byte, and two more may stand around a text.
+    most = sum(min(limit, 2 + len(t.encode() if isinstance(t, str) else t)) for t in asked.input)
+    ask = Ask(caller.terms.weight(_estimated_tokens(asked), 0), caller.terms.cost_nano(most, 0))
+    charge = Charge(door.ledger, door.metrics, caller, ask)
+    await charge.reserve()
+    prompt_tokens = 0
+    try:
+        response = await _from_a_worker(door, asked, terms, began, route)
+        prompt_tokens = orjson.loads(response.body)["usage"]["prompt_tokens"]
+    finally:
+        await charge.settle(prompt_tokens, 0)
+    return response
+
+
+async def _from_a_worker(
+    door: Door, asked: EmbeddingsRequest, terms: ServiceTerms, began: float, route: Route
+) -> Response:
     """Ask a worker, and another one if the first is gone or takes nothing more."""
-    identity = door.router.resolve(asked.model)
-    route = door.router.choose(identity)
+    identity = route.identity.name
 
     def headers() -> dict[str, str]:
         elapsed_ms = (time.perf_counter() - began) * 1e3
         return {
             "content-type": "application/json",
-            HEADER_TENANT: DEFAULT_TENANT,
+            HEADER_TENANT: current_caller().tenant,
             **terms.headers(elapsed_ms=elapsed_ms),
         }
 
@@ -72,9 +101,12 @@ async def _from_a_worker(door: Door, asked: EmbeddingsRequest, terms: ServiceTer
         return await _ask(door, asked, door.router.choose(identity, without={name}), headers())
 
 
+def _estimated_tokens(asked: EmbeddingsRequest) -> int:
+    return sum(len(t) // CHARACTERS_A_TOKEN + 1 if isinstance(t, str) else len(t) for t in asked.input)
+
+
 async def _ask(door: Door, asked: EmbeddingsRequest, route: Route, headers: dict[str, str]) -> Response:
-    tokens = sum(len(t) // CHARACTERS_A_TOKEN + 1 if isinstance(t, str) else len(t) for t in asked.input)
-    with door.router.lease(route.worker.name, tokens):
+    with door.router.lease(route.worker.name, _estimated_tokens(asked)):
         try:
             answer = await door.hop.post(
                 f"{route.url}/v1/embeddings", asked.to_worker(route.identity.name), headers

@@ -6,8 +6,9 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from typing import cast
 
 import orjson
 from pydantic import ValidationError
@@ -24,13 +25,18 @@ from tiltyard.events.ids import new_generation_id
 from tiltyard.events.schema import FinishReason, GenerationFinished
 from tiltyard.events.vault import NewContent
 from tiltyard.gateway.attempt import Attempt, WorkerLost
-from tiltyard.gateway.collect import Chunk, Collected, Endpoint, whole_answer
-from tiltyard.gateway.door import DEFAULT_TENANT, Door
+from tiltyard.gateway.caller import current_caller
+from tiltyard.gateway.charge import Charge
+from tiltyard.gateway.collect import ENDPOINT_OF, Collected, Endpoint, Kind, whole_answer
+from tiltyard.gateway.door import Door
 from tiltyard.gateway.record import Asked, Ending, event_of, said
 from tiltyard.identity.canonical import Json, canonical_json
-from tiltyard.router.router import Lease
+from tiltyard.router.ledger import Ask
+from tiltyard.router.router import Lease, Queue
 from tiltyard.telemetry.metrics import BLIND
+from tiltyard.wire.answers import UsageJson, usage_json
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
+from tiltyard.wire.phrasing import AnswerEnd, Chunk
 from tiltyard.wire.terms import ServiceTerms
 from tiltyard.wire.worker import HEADER_GENERATION, HEADER_IDENTITY, HEADER_TENANT
 
@@ -38,8 +44,16 @@ SOURCE = "tiltyard/gateway"
 GUESSED_ANSWER_TOKENS = 256
 """What a request without `max_tokens` is taken to cost when a worker is chosen."""
 CHARACTERS_A_TOKEN = 4
+TEMPLATE_TOKENS = 1024
+"""More than any template known to us adds to a conversation."""
 
 _logger = logging.getLogger(__name__)
+
+
+class Shed(Overloaded):
+    """The request cannot be begun by the deadline that it brought."""
+
+    default_code = "shed"
 
 
 def draw_seed() -> int:
@@ -55,32 +69,38 @@ class Generation:
         door: Door,
         request: ChatCompletionRequest | CompletionRequest,
         *,
-        tenant: str = DEFAULT_TENANT,
+        generation_id: str | None = None,
+        created: int | None = None,
+        endpoint: Endpoint | None = None,
+        kept: Mapping[str, Json] | None = None,
         traceparent: str | None = None,
         blind: bool = False,
         terms: ServiceTerms | None = None,
     ) -> None:
-        self.id = new_generation_id()
+        self.id = generation_id or new_generation_id()
         self.request = request
-        self.endpoint: Endpoint = (
-            "chat.completions" if isinstance(request, ChatCompletionRequest) else "completions"
-        )
+        self.kind: Kind = "chat" if isinstance(request, ChatCompletionRequest) else "completion"
+        self.endpoint = endpoint or ENDPOINT_OF[self.kind]
+        self._kept = kept or {}
         self._door = door
-        self._tenant = tenant
+        caller = current_caller()
+        caller.terms.check_model(request.model)
+        self._caller = caller
         self._traceparent = traceparent
         self.identity_name = door.router.resolve(request.model)
-        self._terms = terms or ServiceTerms()
+        self._terms = caller.terms.with_class(terms or ServiceTerms())
         self._blind = blind
         self._label = BLIND if blind else self.identity_name
         """What the metrics call the identity."""
-        self._route = door.router.choose(self.identity_name)
+        self._route = door.router.choose(self.identity_name, tenant=caller.tenant, group=self._terms.group)
         self.seed = draw_seed() if request.seed is None else request.seed
         self.collected = Collected(request.n)
-        self._created = int(time.time())
+        self._created = int(time.time()) if created is None else created
         self._began = time.perf_counter()
         self._first_token_ms: float | None = None
-        self._attempt = Attempt(door.hop, self._route, self.endpoint)
+        self._attempt = Attempt(door.hop, self._route, self.kind)
         self._reached_before = False
+        self._charge = Charge(door.ledger, door.metrics, caller, self._ask())
         self._recording: asyncio.Future[None] | None = None
 
     @property
@@ -93,6 +113,27 @@ class Generation:
         """The behaviour digest of the identity that answers."""
         return self._route.identity.behaviour
 
+    @property
+    def ran(self) -> bool:
+        """Whether a worker began to read the prompt, so that there is usage to tell."""
+        return self._attempt.prompt.tokens > 0 or self.collected.usage is not None
+
+    @property
+    def usage(self) -> UsageJson:
+        """Tokens so far; of an answer that has ended, all of them."""
+        if (usage := self.collected.usage) is not None:
+            return cast(UsageJson, usage)
+        prompt = self._attempt.prompt
+        completion = sum(choice.tokens for choice in self.collected.choices)
+        return usage_json(prompt.tokens, completion, prompt.cached_tokens)
+
+    @property
+    def end(self) -> AnswerEnd:
+        """How the first answer ended."""
+        finished = self.collected.finished
+        stop_match = finished.choices[0].stop_match if finished is not None and finished.choices else None
+        return AnswerEnd(self.collected.choices[0].finish_reason or "stop", stop_match, self.usage)
+
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """Yield the frames for the client; the last one has the usage, and the event is durable before it.
 
@@ -101,6 +142,8 @@ class Generation:
         the failure is recorded.
         """
         door = self._door
+        self._refuse_if_too_late()
+        await self._charge.reserve()
         end: FinishReason = "failed"
         error: str | None = "internal_error"
         with door.metrics.in_flight.labels(self._label).track_inprogress():
@@ -128,15 +171,18 @@ class Generation:
                 end, error = "cancelled", None
                 raise
             finally:
-                if self._attempt.reached or self._reached_before:
-                    await self._record(end, error)
+                try:
+                    if self._attempt.reached or self._reached_before:
+                        await self._record(end, error)
+                finally:
+                    await self._charge.settle(0, 0)  # unless its record has billed it
 
     async def whole(self) -> Chunk:
         """Wait for the end and return the answer of a request that is not streamed."""
         async with aclosing(self.chunks()) as chunks:
             async for _ in chunks:
                 pass
-        return whole_answer(self.collected, self.endpoint, self._head, self.collected.usage or {})
+        return whole_answer(self.collected, self.kind, self._head, self.collected.usage or {})
 
     @property
     def _head(self) -> Chunk:
@@ -154,9 +200,11 @@ class Generation:
             begun = False
             name = self._route.worker.name
             try:
-                with self._door.router.lease(name, self._estimated_tokens(), blind=self._blind) as lease:
+                with self._door.router.lease(
+                    name, self._estimated_tokens(), blind=self._blind, queue=self._queue
+                ) as lease:
                     self._reached_before |= self._attempt.reached
-                    self._attempt = Attempt(self._door.hop, self._route, self.endpoint)
+                    self._attempt = Attempt(self._door.hop, self._route, self.kind)
                     async with aclosing(self._attempt.frames(*self._for_worker())) as frames:
                         async for chunk in frames:
                             begun = True
@@ -180,7 +228,7 @@ class Generation:
         headers = {
             "content-type": "application/json",
             HEADER_GENERATION: self.id,
-            HEADER_TENANT: self._tenant,
+            HEADER_TENANT: self._caller.tenant,
             **self._terms.headers(elapsed_ms=self._elapsed_ms()),
         }
         return orjson.dumps(body), headers
@@ -192,9 +240,10 @@ class Generation:
         except (KeyError, TypeError, IndexError, AttributeError, ValidationError) as error:
             raise self._attempt.unreadable("has an unknown shape") from error
         if tokens:
-            lease.progress(tokens)
             if self._first_token_ms is None:
                 self._first_token_ms = self._elapsed_ms()
+                lease.progress(self._estimated_prompt_tokens())  # the prompt is done
+            lease.progress(tokens)
         usage = chunk.pop("usage", None)
         chunk.update(self._head)
         if self.request.include_usage:
@@ -218,23 +267,29 @@ class Generation:
             self._route,
             self._attempt.prompt,
             self._terms.service_class,
+            self._caller.key,
         )
         event = event_of(asked, self.collected, ending)
-        # In a thread: the first words of a subject make its key, which waits for the disk.
-        prompt, response = await asyncio.to_thread(self._encrypted, said(self.collected, ending))
         self._measure(event)
+        contents: tuple[NewContent, ...] = ()
+        if self._caller.terms.keep_content:
+            # In a thread: the first words of a subject make its key, which waits for the disk.
+            contents = await asyncio.to_thread(self._encrypted, said(self.collected, ending))
+            event = event.model_copy(update={"prompt": contents[0].ref, "response": contents[1].ref})
         await self._door.log.append(
-            event.model_copy(update={"prompt": prompt.ref, "response": response.ref}),
+            event,
             subject=self.id,
-            tenant=self._tenant,
+            tenant=self._caller.tenant,
             source=SOURCE,
             traceparent=self._traceparent,
-            contents=[prompt, response],
+            contents=contents,
         )
+        # Billed is what is recorded, and before the client can know of the end and ask again.
+        await self._charge.settle(event.prompt_tokens, event.completion_tokens)
 
     def _encrypted(self, words: Json) -> tuple[NewContent, NewContent]:
-        log, subject = self._door.log, self.request.user or self._tenant
-        prompt = log.content(subject, canonical_json(self.request.served_prompt))
+        log, subject = self._door.log, self._caller.subject(self.request.user)
+        prompt = log.content(subject, canonical_json({**self.request.served_prompt, **self._kept}))
         return prompt, log.content(subject, canonical_json(words))
 
     def _measure(self, event: GenerationFinished) -> None:
@@ -250,14 +305,49 @@ class Generation:
         metrics.cached_tokens.labels(name).inc(event.cached_tokens)
         metrics.completion_tokens.labels(name).inc(event.completion_tokens)
 
+    def _refuse_if_too_late(self) -> None:
+        """Raise `Overloaded` for a request that cannot be begun by its deadline, before it costs anybody anything."""
+        deadlines = [d for d in (self._terms.queue_deadline_ms, self._terms.deadline_ms) if d is not None]
+        if not deadlines:
+            return
+        wait_s = self._door.router.expected_wait_s(self._route.worker, self._queue, self._estimated_tokens())
+        if wait_s * 1000 > min(deadlines):
+            raise Shed(
+                f"this request would wait about {wait_s:,.1f} s for those that {self._caller.tenant} has waiting in "
+                f"class {self._terms.service_class}; its deadline is {min(deadlines):,} ms. Allow more, or come back later.",
+                retry_after_s=wait_s - min(deadlines) / 1000,
+            )
+
+    @property
+    def _queue(self) -> Queue:
+        return Queue(self._caller.tenant, self._terms.service_class)
+
+    def _ask(self) -> Ask:
+        """What this request may use: an estimate for the rate, the most that it can cost for the budgets."""
+        request, identity, terms = self.request, self._route.identity, self._caller.terms
+        limit = identity.max_context_tokens
+        sampling = request.effective_sampling(identity.declaration.sampling)
+        output = request.n * min(sampling.max_tokens or limit, limit)
+        # A token has at least one byte; around the client's words stand the template's and the identity's own.
+        own = len((identity.declaration.system_prompt or "").encode()) + TEMPLATE_TOKENS
+        prompt = min(len(self._for_worker()[0]) + own, limit)
+        return Ask(
+            tokens=terms.weight(
+                self._estimated_prompt_tokens(), request.n * (request.answer_tokens or GUESSED_ANSWER_TOKENS)
+            ),
+            worst_nano=terms.cost_nano(prompt, output),
+        )
+
     def _elapsed_ms(self) -> float:
         return (time.perf_counter() - self._began) * 1000
 
-    def _estimated_tokens(self) -> int:
+    def _estimated_prompt_tokens(self) -> int:
         request = self.request
         if isinstance(request, ChatCompletionRequest):
-            prompt = sum(len(message.content or "") for message in request.messages) // CHARACTERS_A_TOKEN
-        else:
-            text = isinstance(request.prompt, str)
-            prompt = len(request.prompt) // CHARACTERS_A_TOKEN if text else len(request.prompt)
-        return prompt + request.n * (request.answer_tokens or GUESSED_ANSWER_TOKENS)
+            return sum(len(message.content or "") for message in request.messages) // CHARACTERS_A_TOKEN
+        text = isinstance(request.prompt, str)
+        return len(request.prompt) // CHARACTERS_A_TOKEN if text else len(request.prompt)
+
+    def _estimated_tokens(self) -> int:
+        request = self.request
+        return self._estimated_prompt_tokens() + request.n * (request.answer_tokens or GUESSED_ANSWER_TOKENS)

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiltyard.events.ids import new_id
-from tiltyard.gateway.errors import Refused, error_response
+from tiltyard.gateway.connection import MAX_HEAD_BYTES
+from tiltyard.gateway.errors import HeadTooLarge, Refused, error_response
 from tiltyard.wire.hosts import LOOPBACK_NAMES, host_name, origin_host
 
 ANY_HOST = "*"
@@ -36,10 +37,10 @@ class Guard:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         if scope["type"] == "http":
             send = _with_request_id(send, headers.get(b"x-request-id", ""))
-        if (refusal := self._refusal(scope, headers)) is None:
+        if (refusal := _too_large(scope) or self._refusal(scope, headers)) is None:
             await self.app(scope, receive, send)
         else:  # a WebSocket's handshake is answered as any other request
-            await error_response(refusal)(scope, receive, send)
+            await error_response(refusal, path=scope["path"])(scope, receive, send)
 
     def _refusal(self, scope: Scope, headers: dict[bytes, str]) -> Refused | None:
         host = headers.get(b"host", "")
@@ -54,6 +55,16 @@ class Guard:
     def _is_ours(self, host: str) -> bool:
         name = host_name(host)
         return name is not None and (ANY_HOST in self.hosts or name in self.hosts)
+
+
+def _too_large(scope: Scope) -> HeadTooLarge | None:
+    size = sum(len(name) + len(value) for name, value in scope["headers"])
+    size += len(scope["path"]) + len(scope["query_string"])
+    if size <= MAX_HEAD_BYTES:
+        return None
+    return HeadTooLarge(
+        f"the request's head has {size:,} bytes; at most {MAX_HEAD_BYTES:,} are read. Send less."
+    )
 
 
 def _with_request_id(send: Send, asked: str) -> Send:

@@ -7,8 +7,9 @@ from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
-from tiltyard.errors import UNAVAILABLE_RETRY_S
+from tiltyard.errors import UNAVAILABLE_RETRY_S, Unavailable
 from tiltyard.gateway.door import Door
+from tiltyard.router.tenants import NANO
 from tiltyard.telemetry.metrics import BLIND
 
 
@@ -45,6 +46,15 @@ def health_routes(door: Door) -> APIRouter:
             door.metrics.worker_unfinished.labels(worker.name).set(shown)
             blind += door.router.unfinished_tokens(worker.name) - shown
         door.metrics.worker_unfinished.labels(BLIND).set(blind)
+        try:
+            for tenant in door.metrics.tenants:
+                account = await door.ledger.account(tenant)
+                door.metrics.tenant_in_flight.labels(tenant).set(account.in_flight)
+                door.metrics.tenant_reserved.labels(tenant).set(account.reserved_nano / NANO)
+                door.metrics.tenant_spent.labels(tenant, "day").set(account.day_nano / NANO)
+                door.metrics.tenant_spent.labels(tenant, "month").set(account.month_nano / NANO)
+        except Unavailable as error:  # the other figures are needed now more than ever
+            door.metrics.errors.labels(error.code).inc()
         return Response(door.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
 
     return routes

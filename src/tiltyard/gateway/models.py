@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 
 from tiltyard.errors import NotFound
+from tiltyard.gateway.caller import current_caller
 from tiltyard.gateway.door import Door
 from tiltyard.identity.canonical import Json
 from tiltyard.wire.worker import IdentityStatus
@@ -42,16 +43,21 @@ def model_routes(door: Door) -> APIRouter:
             },
         }
 
+    def names() -> list[str]:
+        terms = current_caller().terms
+        return [name for name in door.router.model_names if terms.may_ask(name)]
+
     @routes.get("/v1/models", summary="List models")
     async def list_models() -> dict[str, object]:
         """Aliases first, then identities; `tiltyard` says which manifest a name means."""
-        return {"object": "list", "data": [entry(name) for name in door.router.model_names]}
+        return {"object": "list", "data": [entry(name) for name in names()]}
 
     @routes.get("/v1/models/{model:path}", summary="Show a model")
     async def show_model(model: str, request: Request) -> dict[str, object]:
         """One entry of the list."""
         if not model:
             raise NotFound(f"{request.url.path} names no model", code="unknown_url")
+        current_caller().terms.check_model(model)
         return dict(entry(model))
 
     return routes

@@ -51,23 +51,25 @@ class Asked(NamedTuple):
     route: Route
     prompt: PromptFacts
     service_class: ServiceClass
+    api_key: str | None = None
 
 
 def said(collected: Collected, ending: Ending) -> Json:
     """The answers for the vault, token by token as far as they are known."""
     if (finished := collected.finished) is not None:
-        choices: list[Json] = [
-            _choice(c.index, c.text, list(c.token_ids), c.finish_reason) for c in finished.choices
-        ]
+        choices = [_choice(c.index, c.text, list(c.token_ids), c.finish_reason) for c in finished.choices]
     else:
         choices = [
             _choice(c.index, c.written, c.token_ids, c.finish_reason or ending.finish)
             for c in collected.choices
         ]
+    for choice, came in zip(choices, collected.choices, strict=True):
+        if came.calls:  # read from the text, with ids that a conversation goes on from
+            choice["message"] = came.message
     return {"choices": choices}
 
 
-def _choice(index: int, text: str, token_ids: list[int], finish_reason: str) -> Json:
+def _choice(index: int, text: str, token_ids: list[int], finish_reason: str) -> dict[str, Json]:
     return {"index": index, "text": text, "token_ids": token_ids, "finish_reason": finish_reason}
 
 
@@ -85,6 +87,7 @@ def event_of(asked: Asked, collected: Collected, ending: Ending) -> GenerationFi
             "identity": identity.name,
             "worker": asked.route.worker.name,
             "service_class": asked.service_class,
+            "api_key": asked.api_key,
             "prompt": None,
             "response": None,
             **_decoding(request, None if finished is None else finished.structure_engine),

@@ -13,6 +13,7 @@ from fastapi import APIRouter
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tiltyard.errors import Conflict, InvalidRequest, TiltyardError, to_http
+from tiltyard.gateway.caller import current_caller
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.errors import BodyTooLarge
 from tiltyard.gateway.generation import Generation
@@ -90,6 +91,7 @@ class Conversation:
                 raise InvalidRequest(f"type is {other!r}; it must be 'turn' or 'cancel'", param="type")
 
     async def _start(self, turn: Mapping[str, Json]) -> None:
+        await self._door.gate.renew(current_caller())  # the socket may be older than the end of its key
         request = self._request(turn)
         generation = Generation(
             self._door,

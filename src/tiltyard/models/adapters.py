@@ -21,11 +21,12 @@ from tiltyard.errors import ModelRejected
 from tiltyard.identity.canonical import Digest, Json, canonical_json, digest_of
 from tiltyard.identity.store import IdentityStore
 from tiltyard.models.directory_files import ADAPTER_CONFIG
+from tiltyard.models.safetensors import read_header
 
 WEIGHTS = "adapter_model.safetensors"
 MAX_RANK = 512
-MAX_HEADER = 16 << 20
-"""Bytes; the header of a real adapter has kilobytes."""
+MAX_ALPHA = 1e6
+"""Real ones are some hundred; what is added must stay within the range of a float32."""
 DTYPES: Mapping[str, np.dtype[np.generic]] = {
     "F32": np.dtype("<f4"),
     "F16": np.dtype("<f2"),
@@ -41,7 +42,9 @@ TARGETS = {
     "mlp.down_proj": "ffn_down",
 }
 """Transformers' names of the matrices that can be adapted, and GGUF's."""
-TENSOR = re.compile(r"^base_model\.model\.model\.layers\.(\d{1,4})\.([a-z_]+\.[a-z_]+)\.lora_([AB])\.weight$")
+TENSOR = re.compile(
+    r"base_model\.model\.model\.layers\.(0|[1-9][0-9]{0,3})\.([a-z_]+\.[a-z_]+)\.lora_([AB])\.weight"
+)
 
 WITHOUT_EFFECT = frozenset(
     (
@@ -113,7 +116,7 @@ class Adapter:
                 f"adapter {name}: {error.filename} cannot be read: {error.strerror}; an adapter is a directory with "
                 f"{ADAPTER_CONFIG} and {WEIGHTS}, as PEFT writes it"
             ) from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ModelRejected(f"adapter {name}: {ADAPTER_CONFIG} is not JSON: {error}") from None
         return _checked(cls(name, *_settings(name, config), weights))
 
@@ -165,7 +168,7 @@ class Adapter:
         parts: dict[str, dict[str, NDArray[np.float32]]] = {}
         shapes = model.tensor_shapes()
         for tensor, values in _tensors(self.name, self.weights).items():
-            found = TENSOR.match(tensor)
+            found = TENSOR.fullmatch(tensor)
             if found is None or (target := TARGETS.get(found[2])) is None:
                 raise ModelRejected(
                     f"adapter {self.name}: tensor {tensor!r} is not supported; supported are lora_A and lora_B of "
@@ -213,15 +216,15 @@ def _settings(name: str, config: object) -> tuple[int, float, bool]:
     values = dict(config)
 
     def refuse(key: str, value: object, why: str) -> ModelRejected:
-        return ModelRejected(f"adapter {name}: {ADAPTER_CONFIG}: {key} is {value!r}; {why}")
+        return ModelRejected(f"adapter {name}: {ADAPTER_CONFIG}: {key} is {value!r:.100}; {why}")
 
     if (kind := values.pop("peft_type", None)) != "LORA":
         raise refuse("peft_type", kind, "only 'LORA' is supported")
     rank, alpha = values.pop("r", None), values.pop("lora_alpha", None)
     if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= MAX_RANK:
         raise refuse("r", rank, f"it must be a whole number from 1 to {MAX_RANK}")
-    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
-        raise refuse("lora_alpha", alpha, "it must be a number")
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not -MAX_ALPHA <= alpha <= MAX_ALPHA:
+        raise refuse("lora_alpha", alpha, f"it must be a number from {-MAX_ALPHA:,.0f} to {MAX_ALPHA:,.0f}")
     if (bias := values.pop("bias", "none")) != "none":
         raise refuse("bias", bias, "adapters that train biases are not supported")
     if (start := values.pop("init_lora_weights", True)) not in INITIALIZATIONS:
@@ -231,7 +234,7 @@ def _settings(name: str, config: object) -> tuple[int, float, bool]:
         raise refuse("use_rslora", rslora, "it must be true or false")
     for key, value in values.items():
         if value and key not in WITHOUT_EFFECT:
-            raise refuse(key, value, "this is not supported; leave it out when you train")
+            raise refuse(ascii(key)[1:-1][:100], value, "this is not supported; leave it out when you train")
     return rank, float(alpha), rslora
 
 
@@ -246,40 +249,18 @@ def _checked(adapter: Adapter) -> Adapter:
 def _tensors(name: str, data: bytes) -> dict[str, NDArray[np.float32]]:
     """Two-dimensional tensors of a safetensors file, as float32: https://github.com/huggingface/safetensors#format."""
 
-    def damaged(what: str) -> ModelRejected:
-        return ModelRejected(f"adapter {name}: {WEIGHTS}: {what}; the file is damaged")
-
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or length > min(MAX_HEADER, len(data) - 8):
-        raise damaged(f"its header claims {length:,} bytes")
-    try:
-        header = json.loads(data[8 : 8 + length])
-    except ValueError:
-        raise damaged("its header is not JSON") from None
-    if not isinstance(header, dict):
-        raise damaged("its header is not a JSON object")
-    body = memoryview(data)[8 + length :]
     tensors: dict[str, NDArray[np.float32]] = {}
-    for tensor, info in header.items():
-        if tensor == "__metadata__":
-            continue
-        match info:
-            case {
-                "dtype": str(dtype),
-                "shape": [int(rows), int(columns)],
-                "data_offsets": [int(begin), int(end)],
-            } if rows > 0 and columns > 0 and 0 <= begin <= end <= len(body):
-                pass
-            case _:
-                raise damaged(f"tensor {tensor!r} is not a matrix within the file: {info!r:.200}")
-        if dtype not in DTYPES:
+    for tensor, info in read_header(f"adapter {name}: {WEIGHTS}", data).items():
+        if len(info.shape) != 2 or not all(info.shape):
             raise ModelRejected(
-                f"adapter {name}: tensor {tensor!r} is stored as {dtype}; supported: {', '.join(DTYPES)}"
+                f"adapter {name}: tensor {tensor!r} has shape {info.shape}; it must be a matrix"
             )
-        if end - begin != rows * columns * DTYPES[dtype].itemsize:
-            raise damaged(f"tensor {tensor!r} has {end - begin:,} bytes for {rows} x {columns} values")
-        raw = np.frombuffer(body[begin:end], DTYPES[dtype])
-        if dtype == "BF16":
+        if info.dtype not in DTYPES:
+            raise ModelRejected(
+                f"adapter {name}: tensor {tensor!r} is stored as {info.dtype}; supported: {', '.join(DTYPES)}"
+            )
+        raw = np.frombuffer(data, DTYPES[info.dtype], math.prod(info.shape), info.offset)
+        if info.dtype == "BF16":
             raw = (raw.astype(np.uint32) << 16).view(np.float32)
-        tensors[tensor] = raw.astype(np.float32).reshape(rows, columns)
+        tensors[tensor] = raw.astype(np.float32).reshape(info.shape)
     return tensors

@@ -208,7 +208,7 @@ class ModelDirectory:
         """Rows (head, half, i) become rows (head, i, half): what was i and i + n / 2 stands side by side."""
         key = "attention.head_count" + ("_kv" if ".attn_k." in name else "")
         heads = self.metadata.get(f"{self._kind.architecture}.{key}")
-        if not isinstance(heads, int) or len(info.shape) != 2 or info.shape[0] % (2 * heads):
+        if not isinstance(heads, int) or heads < 1 or len(info.shape) != 2 or info.shape[0] % (2 * heads):
             raise ModelRejected(
                 f"{self.path}: tensor {name!r} has shape {info.shape}, which is not rows for {heads} heads"
             )

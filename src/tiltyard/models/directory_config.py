@@ -71,10 +71,14 @@ class DirectoryConfig:
         if not isinstance(tied, bool):
             self._refuse("tie_word_embeddings", "true or false")
         self.tied = tied
+        if config.get("quantization_config") is not None:
+            self._refuse(
+                "quantization_config", "none: weights as they were trained; tiltyard rounds them itself"
+            )
         self.rope = self._rope()
 
     def _refuse(self, key: str, expected: str) -> None:
-        raise ModelRejected(f"{self.path}: {key!r} is {self.config.get(key)!r}; expected {expected}")
+        raise ModelRejected(f"{self.path}: {key!r} is {self.config.get(key)!r:.200}; expected {expected}")
 
     def metadata(self) -> dict[str, MetadataValue]:
         """What a converted GGUF file would say."""
@@ -172,16 +176,35 @@ class DirectoryConfig:
 
     def _experts(self) -> dict[str, MetadataValue]:
         """A mixture in every layer, its choice softmaxed over the chosen; anything else is refused."""
-        for key, supported in (("norm_topk_prob", True), ("decoder_sparse_step", 1), ("mlp_only_layers", [])):
-            if self.config.get("model_type") == "qwen3_moe" and self.config.get(key, supported) != supported:
-                self._refuse(key, repr(supported))
+        if self.config["model_type"] == "qwen3_moe":
+            # What Transformers takes where a key is absent is not always what is supported.
+            for key, absent, supported in (
+                ("norm_topk_prob", False, True),
+                ("decoder_sparse_step", 1, 1),
+                ("mlp_only_layers", [], []),
+            ):
+                if (self.config.get(key, absent) or absent) != supported:
+                    self._refuse(key, repr(supported))
         count = self._whole("num_local_experts") or self._whole("num_experts")
         return {} if count is None else {"expert_count": count}
 
     def _window(self) -> dict[str, MetadataValue]:
-        if self.config.get("use_sliding_window") is False or self.config.get("sliding_window") is None:
+        kind, layers = self.config["model_type"], self.config.get("layer_types")
+        if kind == "llama" or self.config.get("sliding_window") is None:
             return {}
-        layers = self.config.get("layer_types")
+        if (
+            kind in ("qwen2", "qwen3", "qwen3_moe")
+            and self.config.get("use_sliding_window", False) is not True
+        ):
+            return {}
+        if kind in ("qwen2", "qwen3") and layers is None:
+            first = self.config.get("max_window_layers", 28)  # the first layer that has a window
+            if not isinstance(first, int) or not isinstance(count := self._whole("num_hidden_layers"), int):
+                self._refuse("max_window_layers", "a whole number, and num_hidden_layers beside it")
+            elif first >= count:
+                return {}
+            elif first > 0:
+                self._refuse("max_window_layers", "0, or all layers; a mixture is supported for Gemma 3 only")
         if self.kind.architecture != "gemma3" and isinstance(layers, list):
             if "sliding_attention" not in layers:
                 return {}

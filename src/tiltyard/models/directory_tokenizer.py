@@ -76,7 +76,10 @@ def directory_chat_template(directory: Path) -> str | None:
     """
     path = directory / TEMPLATE
     if path.exists():
-        return _read(path).decode()
+        try:
+            return _read(path).decode()
+        except UnicodeDecodeError as error:
+            raise ModelRejected(f"{path} is not UTF-8: {error}") from error
     template = _object(directory / CONFIG).get("chat_template")
     if isinstance(template, list):
         named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
@@ -125,6 +128,11 @@ class _Directory:
         control = self._control()
         fast, renumbered = self._fast(self.file)
         tokens, pieces = self._tokens(fast, control)
+        ends_named = _end_ids(self.directory)
+        if strange := [token_id for token_id in ends_named if token_id >= len(tokens)]:
+            raise ModelRejected(
+                f"{self.directory}: 'eos_token_id' names token {strange[0]}; the tokenizer has 0 to {len(tokens) - 1}"
+            )
         bos_id = self._named_id("bos_token", "cls_token")
         eos_id = self._named_id("eos_token", "sep_token")
         begins, ends = self._post_processor(bos_id, eos_id)
@@ -134,7 +142,7 @@ class _Directory:
             tokens=tokens,
             pieces=pieces,
             control=control,
-            stop_ids=end_of_answer(control, eos_id, *_end_ids(self.directory)),
+            stop_ids=end_of_answer(control, eos_id, *ends_named),
             bos_id=bos_id,
             eos_id=eos_id,
             add_bos=self._flag("add_bos_token", begins) and bos_id is not None,
@@ -374,9 +382,12 @@ def _end_ids(directory: Path) -> list[int]:
     ends: set[int] = set()
     for name in END_FILES:
         named = _object(directory / name).get("eos_token_id")
-        for token_id in named if isinstance(named, list) else [named]:
-            if isinstance(token_id, int):
-                ends.add(token_id)
+        for token_id in named if isinstance(named, list) else [] if named is None else [named]:
+            if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
+                raise ModelRejected(
+                    f"{directory / name}: 'eos_token_id' is {named!r:.100}; expected a token id or a list of them"
+                )
+            ends.add(token_id)
     return sorted(ends)
 
 

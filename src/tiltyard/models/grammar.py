@@ -15,6 +15,8 @@ from tiltyard.errors import InvalidRequest
 
 SLOW_S = 0.0002
 """A mask that takes longer than handing it to a helper costs."""
+STALLING_S = 0.02
+"""After a mask that took longer than this the answers of others do not wait for the next one."""
 SLOW_MASKS = 16
 """Masks after a slow one that a helper makes as well: slow and fast ones come in turns."""
 HELPERS = 4
@@ -22,6 +24,7 @@ HELPERS = 4
 LIMITS = LLParserLimits(
     # In units of work, not of time: the same grammar fails at the same place on every machine.
     max_lexer_states=50_000,  # 1-2 kB each
+    step_max_items=10_000,  # the parser of an ambiguous grammar takes up to 0.05 ms an item, and others wait for it
     verbose_errors=False,
 )
 
@@ -89,6 +92,7 @@ class GrammarState:
         self._helpers = helpers
         self._own = np.empty(mask_words, np.uint32)
         self._ready: Future[None] | None = None
+        self._took_s = 0.0
         self._expect_slow = 0
         self._complete = False
 
@@ -99,7 +103,7 @@ class GrammarState:
         self._settle()
         if self._matcher.is_error():
             raise InvalidRequest(
-                f"the grammar cannot go on here ({self._matcher.stop_reason()}); simplify it",
+                f"the grammar needs more work here than one token may take; simplify it ({_reason(self._matcher)})",
                 code="grammar_too_complex",
             )
         mask[:] = self._own
@@ -119,6 +123,11 @@ class GrammarState:
         return self._matcher.validate_tokens(list(draft))
 
     @property
+    def ready(self) -> bool:
+        """Whether the next mask is made, or was quick to make last time."""
+        return self._took_s <= STALLING_S or self._ready is None or self._ready.done()
+
+    @property
     def complete(self) -> bool:
         """Whether the grammar accepts and nothing may follow."""
         return self._complete
@@ -126,13 +135,19 @@ class GrammarState:
     def _compute(self) -> None:
         began_s = time.perf_counter()
         self._matcher.unsafe_compute_mask_ptr(self._own.ctypes.data, self._own.nbytes)
-        slow = time.perf_counter() - began_s > SLOW_S
+        self._took_s = time.perf_counter() - began_s
+        slow = self._took_s > SLOW_S
         self._expect_slow = SLOW_MASKS if slow else max(0, self._expect_slow - 1)
 
     def _settle(self) -> None:
         ready, self._ready = self._ready, None
         if ready is not None:
             ready.result()
+
+
+def _reason(matcher: LLMatcher) -> str:
+    """The library's own words, without what it adds for its developers."""
+    return matcher.get_error().split("\n", 1)[0].split("<", 1)[0].strip()[:200]
 
 
 class _Tokens:

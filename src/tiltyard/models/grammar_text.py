@@ -24,6 +24,8 @@ LARK_PART = re.compile(
     r'//[^\n]*|%[^\n]*|"(?:[^"\\]|\\.)*"|/(?:[^/\\]|\\.)+/|[A-Za-z_][A-Za-z0-9_]*|\s+|.', re.DOTALL
 )
 """Comments, directives, strings, expressions, names, white space, anything else."""
+LARK_TEMPERATURE = re.compile(r"^[ \t]*([A-Za-z_]\w*)\[[^\]\n]*\btemperature\b", re.MULTILINE)
+"""`rule[temperature=2.0]: …`: the library reads it and leaves it to its caller, which would be to ignore it."""
 LARK_CHARACTER = re.compile(r"\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\x[0-9a-fA-F]{2}|\\.|.", re.DOTALL)
 WHERE_IN_OURS = re.compile(r"^at 1\(\d+\): failed to compile JSON schema: ")
 WHERE_IN_TOOLS = re.compile(r"^at (\d+)\(\d+\): failed to compile JSON schema: (.*)", re.DOTALL)
@@ -119,6 +121,10 @@ def json_rule(structure: Structure) -> str:
 
 def _lark(source: str) -> str:
     if GBNF_RULE.search(source) is None:
+        if rule := LARK_TEMPERATURE.search(source):
+            raise NotExpressible(
+                f"rule {rule[1]!r} has a temperature; the request's own holds for all of the answer"
+            )
         return source + NO_FORCING
     try:
         lark = gbnf_to_lark(source)

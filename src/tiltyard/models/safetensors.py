@@ -52,18 +52,23 @@ class SafetensorsFile(MappedFile):
 
     def __init__(self, path: Path, mapping: mmap.mmap) -> None:
         super().__init__(path, mapping)
-        self.tensors: Mapping[str, SafetensorsInfo] = MappingProxyType(_Header(path, mapping).read())
+        self.tensors: Mapping[str, SafetensorsInfo] = MappingProxyType(read_header(str(path), mapping))
 
     def extent(self, name: str) -> SafetensorsInfo:
         """Where a tensor lies."""
         return self.tensors[name]
 
 
+def read_header(name: str, data: bytes | mmap.mmap) -> dict[str, SafetensorsInfo]:
+    """Read and check the header of a whole file; raises `ModelRejected`, whose message begins with `name`."""
+    return _Header(name, data).read()
+
+
 class _Header:
     """The JSON in front of the tensors, checked against the bytes that there are."""
 
-    def __init__(self, path: Path, data: mmap.mmap) -> None:
-        self.path = path
+    def __init__(self, name: str, data: bytes | mmap.mmap) -> None:
+        self.name = name
         self.data = data
 
     def read(self) -> dict[str, SafetensorsInfo]:
@@ -81,7 +86,7 @@ class _Header:
         return found
 
     def refuse(self, problem: str) -> NoReturn:
-        raise ModelRejected(f"{self.path}: {problem}")
+        raise ModelRejected(f"{self.name}: {problem}")
 
     def _parse(self, raw: bytes) -> dict[str, object]:
         def once(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -11,6 +11,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 BLIND = "blind"
 """Stands for the identity, and for the worker, of a battle's requests: their names would tell who is fighting."""
 
+MAX_TENANTS = 1000
+"""Tenants with a label of their own."""
+
 # OpenTelemetry's GenAI buckets, in seconds.
 DURATION_BUCKETS_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 FIRST_TOKEN_BUCKETS_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
@@ -21,6 +24,7 @@ class GatewayMetrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        self._tenants: set[str] = set()
         self.requests = Counter(
             "tiltyard_generations",
             "Requests that reached a worker, by how they ended.",
@@ -64,6 +68,30 @@ class GatewayMetrics:
             "Requests given to a second worker because the first died before it sent a byte.",
             registry=registry,
         )
+        self.refused = Counter(
+            "tiltyard_refused",
+            "Requests that a tenant's limit refused, by the limit.",
+            ("tenant", "reason"),
+            registry=registry,
+        )
+        self.tenant_in_flight = Gauge(
+            "tiltyard_tenant_requests_in_flight",
+            "Requests of a tenant being answered now, by every gateway on its ledger.",
+            ("tenant",),
+            registry=registry,
+        )
+        self.tenant_reserved = Gauge(
+            "tiltyard_tenant_reserved",
+            "What the requests in flight may still cost; 0 when nothing runs.",
+            ("tenant",),
+            registry=registry,
+        )
+        self.tenant_spent = Gauge(
+            "tiltyard_tenant_spent",
+            "What a tenant has spent in this day or month of UTC.",
+            ("tenant", "window"),
+            registry=registry,
+        )
         self.sockets = Gauge("tiltyard_websockets", "Open chat WebSockets.", registry=registry)
         self.worker_up = Gauge(
             "tiltyard_worker_up", "1 when the worker may be given work.", ("worker",), registry=registry
@@ -74,6 +102,19 @@ class GatewayMetrics:
             ("worker",),
             registry=registry,
         )
+
+    def tenant_label(self, tenant: str) -> str:
+        """The label of a tenant: its name for the first `MAX_TENANTS`, then `other`."""
+        if tenant not in self._tenants:
+            if len(self._tenants) >= MAX_TENANTS:
+                return "other"
+            self._tenants.add(tenant)
+        return tenant
+
+    @property
+    def tenants(self) -> tuple[str, ...]:
+        """Every tenant with a label of its own."""
+        return tuple(sorted(self._tenants))
 
     def exposition(self) -> bytes:
         """The text format of Prometheus."""

@@ -121,7 +121,8 @@ def _is_token_id(value: object) -> bool:
 def _token_ids(value: object) -> object:
     if isinstance(value, dict):
         for key in value:
-            if not (isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) <= 9):
+            sound = isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) <= 9
+            if not sound or str(int(key)) != key:  # "7" and "07" would be one token with two biases
                 raise PydanticCustomError("token_id", "{key} is not a token id", {"key": repr(key)})
     return value
 
@@ -224,6 +225,8 @@ class SamplingRequest(Strict):
     truncate_prompt_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1)
     """Only the last so many tokens of the prompt."""
     prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
+    prompt_logprobs_last: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    """Only those of the prompt's last so many tokens: a warm prefix before them is not computed again."""
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
 
@@ -236,6 +239,15 @@ class SamplingRequest(Strict):
     def _check_stream_options(self) -> Self:
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest("stream_options is only for stream: true; remove it", param="stream_options")
+        return self
+
+    @model_validator(mode="after")
+    def _check_prompt_logprobs(self) -> Self:
+        if self.prompt_logprobs_last is not None and self.prompt_logprobs is None:
+            raise InvalidRequest(
+                f"prompt_logprobs_last is {self.prompt_logprobs_last} without prompt_logprobs; send both",
+                param="prompt_logprobs_last",
+            )
         return self
 
     @model_validator(mode="after")
@@ -421,7 +433,12 @@ def chat_request(value: Mapping[str, Json]) -> ChatCompletionRequest:
 
 def parse_completion_request(body: bytes) -> CompletionRequest:
     """Read and check a plain completion request; raises as `parse_chat_request` does."""
+    return completion_request(parse_object(body))
+
+
+def completion_request(value: Mapping[str, Json]) -> CompletionRequest:
+    """Check a plain completion request that was read already."""
     try:
-        return CompletionRequest.model_validate(parse_object(body))
+        return CompletionRequest.model_validate(dict(value))
     except ValidationError as error:
         raise problem(error, CompletionRequest.model_fields) from error

@@ -57,6 +57,7 @@ class Terms(NamedTuple):
     queue_deadline_s: float | None = None
     deadline_s: float | None = None
     speculate: bool = True
+    group: str = ""
 
     @classmethod
     def starting(cls, asked: ServiceTerms, arrived_s: float) -> Terms:
@@ -65,7 +66,7 @@ class Terms(NamedTuple):
             None if limit is None else arrived_s + limit / 1e3
             for limit in (asked.queue_deadline_ms, asked.deadline_ms)
         )
-        return cls(asked.service_class, queue, total, asked.speculate)
+        return cls(asked.service_class, queue, total, asked.speculate, asked.group)
 
 
 DEFAULT_TERMS = Terms()
@@ -95,6 +96,8 @@ class AnswerPlan:
     prompt_logprobs: int | None = None
     """What the engine is asked for; `echo` may need more than the request's own field."""
     shown_prompt_logprobs: int | None = None
+    prompt_logprobs_from: int = 0
+    """The first position whose score is shown."""
     echo: bool = False
     """Whether the prompt stands before the answer."""
     adapter: int = 0
@@ -133,6 +136,8 @@ class AnswerPlan:
                 speculate=self.terms.speculate,
                 grammar=self.grammar,
                 prompt_logprobs=self.prompt_logprobs,
+                prompt_logprobs_from=0 if self.echo else self.prompt_logprobs_from,
+                group=self.terms.group,
                 adapter=self.adapter,
             )
             for index in range(self.n)

@@ -44,6 +44,7 @@ from tiltyard.worker.embeddings import embeddings_json, engine_requests, while_c
 from tiltyard.worker.frames import ChatFraming, CompletionFraming, Framing
 from tiltyard.worker.host import AnswerRequest, ModelHost, ServedIdentity
 from tiltyard.worker.metrics import CONTENT_TYPE
+from tiltyard.worker.reading import Reading
 from tiltyard.worker.service import LiveAnswer, WorkerService
 
 MAX_BODY_BYTES = 16 << 20
@@ -65,6 +66,7 @@ class WorkerDoors:
                 Route("/v1/chat/completions", self.chat, methods=["POST"]),
                 Route("/v1/completions", self.completions, methods=["POST"]),
                 Route("/v1/embeddings", self.embeddings, methods=["POST"]),
+                *Reading(lambda: self._loaded().host, _body).routes(),
                 Route("/v1/models", self.models),
                 Route("/worker", self.status),
                 Route("/worker/drain", self.drain, methods=["POST"]),
@@ -328,11 +330,13 @@ async def _plan(
             tenant=tenant,
             sampling=body.effective_sampling(identity.resolved.behaviour.default_sampling),
             seed=body.seed,
+            longest_is_default=body.answer_tokens is None,
             decoding=replace(body.decoding, structure=structure),
             grammar=grammar,
             n=body.n,
             top_logprobs=top_logprobs,
             prompt_logprobs=body.prompt_logprobs,
+            prompt_logprobs_last=body.prompt_logprobs_last,
             echo=echo,
             terms=terms,
             tools=tools,

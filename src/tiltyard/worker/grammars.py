@@ -43,6 +43,8 @@ class Grammars:
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="grammar")
         self._waiting: Counter[str] = Counter()
         self._made: list[GrammarTrial] = []
+        self._compiling: dict[Digest, asyncio.Future[CompiledGrammar]] = {}
+        """By digest, what is being compiled for somebody; the event loop's alone."""
         weakref.finalize(self, _close, self._threads, self._made)
 
     async def compile(self, structure: Structure, tenant: str) -> CompiledGrammar:
@@ -53,6 +55,11 @@ class Grammars:
         """
         if (kept := self._find(structure)) is not None:
             return _unless_refused(kept, structure)
+        # Many requests with one new form, as a batch brings them: one compiles it, the others wait for that one.
+        while (ahead := self._compiling.get(structure.digest)) is not None and not ahead.done():
+            await asyncio.wait([ahead])
+            if (kept := self._find(structure)) is not None:
+                return _unless_refused(kept, structure)
         if self._waiting[tenant] >= MAX_WAITING:
             raise Overloaded(
                 f"{MAX_WAITING} schemas or grammars of yours are being compiled; try again shortly",
@@ -60,11 +67,13 @@ class Grammars:
                 param=structure.param,
             )
         self._waiting[tenant] += 1
+        made = asyncio.get_running_loop().run_in_executor(self._threads, self.compile_now, structure)
+        self._compiling[structure.digest] = made
         try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._threads, self.compile_now, structure
-            )
+            return await made
         finally:
+            if self._compiling.get(structure.digest) is made:
+                del self._compiling[structure.digest]
             self._waiting[tenant] -= 1
             if not self._waiting[tenant]:
                 del self._waiting[tenant]

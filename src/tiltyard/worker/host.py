@@ -105,12 +105,16 @@ class AnswerRequest:
     tenant: str
     sampling: DefaultSampling
     seed: int
+    longest_is_default: bool = False
+    """Whether nobody asked for `sampling.max_tokens`: then it gives way to what fits."""
     decoding: Decoding = field(default_factory=Decoding)
     grammar: Grammar | None = None
     """`decoding.structure`, compiled by the host's `grammars`."""
     n: int = 1
     top_logprobs: int | None = None
     prompt_logprobs: int | None = None
+    prompt_logprobs_last: int | None = None
+    """Of how many tokens at the prompt's end; `None`: of all."""
     echo: bool = False
     """Whether the answer begins with the prompt, with its scores if there are `top_logprobs`."""
     terms: Terms = DEFAULT_TERMS
@@ -228,7 +232,7 @@ class ModelHost:
     def plan(self, identity: ServedIdentity, prompt: Sequence[int], request: AnswerRequest) -> AnswerPlan:
         """Fix everything that decides the answer; `ContextTooLong` or `InvalidRequest` if it cannot run.
 
-        Without `max_tokens` an answer may fill the context.
+        Without `max_tokens` an answer may fill the context; a default of it gives way to what fits.
         """
         decoding = request.decoding
         if decoding.truncate_prompt_tokens is not None:
@@ -240,7 +244,10 @@ class ModelHost:
                 f"{self.max_context_tokens - 1:,}. Shorten it.",
                 param="prompt",
             )
-        sampling = request.sampling.model_copy(update={"max_tokens": request.sampling.max_tokens or room})
+        longest = request.sampling.max_tokens or room
+        if request.longest_is_default:
+            longest = min(longest, room)
+        sampling = request.sampling.model_copy(update={"max_tokens": longest})
         if decoding.structure is not None and not self.tokenizer.stop_ids:
             raise InvalidRequest(
                 f"{identity.name} names no token that ends an answer, and a grammar needs one",
@@ -267,6 +274,7 @@ class ModelHost:
             terms=request.terms,
             prompt_logprobs=max(wanted, default=None),
             shown_prompt_logprobs=request.prompt_logprobs,
+            prompt_logprobs_from=max(0, len(prompt) - (request.prompt_logprobs_last or len(prompt))),
             echo=request.echo,
             adapter=identity.adapter,
             calls=None

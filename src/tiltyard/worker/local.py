@@ -103,6 +103,7 @@ class LocalModel:
                 tenant="local",
                 sampling=settings,
                 seed=seed,
+                longest_is_default=max_tokens is None,
                 decoding=replace(decoding, structure=structure),
                 grammar=None if structure is None else host.grammars.compile_now(structure),
                 n=n,

@@ -4,7 +4,7 @@ One file for each (weights, quantization, packing version), whatever the instruc
 
     magic | length of the header | SHA-256 of the header | header (JSON) | matrices, each at a multiple of 4096
 
-It is written beside its place and renamed, so a reader sees a whole file or none; each matrix has a checksum that
+The header says whose matrices they are: a file under another's name is not taken for it. It is written beside its place and renamed, so a reader sees a whole file or none; each matrix has a checksum that
 the native engine verifies while it reads. Nothing here is needed for anything: a file that is damaged, or for
 which there is no room, costs a log line and the time to pack again.
 """
@@ -80,7 +80,7 @@ class PackedCache:
         try:
             with path.open("rb") as stream:
                 data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-            places = _read_header(data)
+            places = _read_header(data, _owner(weights, served_as))
             os.utime(path)  # used now: the last to go
         except FileNotFoundError:
             return None
@@ -113,7 +113,7 @@ class PackedCache:
             if not self._make_room(needed):
                 return False
             with temporary.open("wb") as stream:
-                _write(stream.fileno(), model, names)
+                _write(stream.fileno(), model, names, _owner(weights, served_as))
             temporary.replace(path)
         except OSError as error:
             _logger.warning(
@@ -165,7 +165,11 @@ class PackedCache:
         return found
 
 
-def _write(file: int, model: NativeModel, names: tuple[str, ...]) -> None:
+def _owner(weights: Digest, served_as: str) -> str:
+    return f"{weights} {served_as} {PACKING_VERSION}"
+
+
+def _write(file: int, model: NativeModel, names: tuple[str, ...], owner: str) -> None:
     """Matrices first, at places that are known once the header's size is; then the header in front."""
     start = _aligned(PREAMBLE + 256 * (len(names) + 1))
     places: dict[str, Place] = {}
@@ -175,7 +179,8 @@ def _write(file: int, model: NativeModel, names: tuple[str, ...]) -> None:
         _write_at(file, tiles.data, at)
         places[name] = Place(form, at, tiles.size, checksum)
         at = _aligned(at + tiles.size)
-    header = json.dumps({name: asdict(place) for name, place in places.items()}).encode()
+    table = {name: asdict(place) for name, place in places.items()}
+    header = json.dumps({"of": owner, "matrices": table}).encode()
     if PREAMBLE + len(header) > start:
         raise OSError(
             f"a header of {len(header):,} bytes does not fit"
@@ -190,7 +195,7 @@ def _write_at(file: int, data: memoryview, offset: int) -> None:
         data, offset = data[written:], offset + written
 
 
-def _read_header(data: mmap.mmap) -> dict[str, Place]:
+def _read_header(data: mmap.mmap, owner: str) -> dict[str, Place]:
     """Read and check the header; raises `ValueError` naming what is wrong."""
     if data[: len(MAGIC)] != MAGIC:
         raise ValueError("the magic is missing")
@@ -200,11 +205,26 @@ def _read_header(data: mmap.mmap) -> dict[str, Place]:
     header = data[PREAMBLE : PREAMBLE + length]
     if hashlib.sha256(header).digest() != data[len(MAGIC) + 8 : PREAMBLE]:
         raise ValueError("the header does not have its digest")
-    places = {name: Place(**place) for name, place in json.loads(header).items()}
-    for name, place in places.items():
-        if place.offset < 0 or place.size < 0 or place.offset + place.size > len(data):
-            raise ValueError(f"{name} ends past the end of the file")
-    return places
+    match json.loads(header):
+        case {"of": str(whose), "matrices": dict(table)}:
+            pass
+        case _:
+            raise ValueError("the header has another layout")
+    if whose != owner:
+        raise ValueError(f"it holds {whose}")
+    return {name: _place(name, entry, len(data)) for name, entry in table.items()}
+
+
+def _place(name: str, entry: object, end: int) -> Place:
+    match entry:
+        case {
+            "form": int(form),
+            "offset": int(offset),
+            "size": int(size),
+            "checksum": int(checksum),
+        } if 0 <= offset <= offset + size <= end and 0 <= checksum < 1 << 64 and 0 <= form < 1 << 31:
+            return Place(form, offset, size, checksum)
+    raise ValueError(f"{name} is nowhere in the file: {str(entry)[:100]}")
 
 
 def _aligned(offset: int) -> int:

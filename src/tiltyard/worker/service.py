@@ -308,6 +308,8 @@ class WorkerService:
         for request_id, error in report.result.failed:
             if (live := self._live.get(request_id)) is not None:
                 live.fail(error)
+            else:
+                self._texts.drop(request_id, error)
         if over:
             self._engine.cancel(over)
         for live in touched.values():

@@ -165,6 +165,13 @@ HOSTILE_CONFIGS: dict[str, tuple[object, str]] = {
         LLAMA | {"rope_scaling": {"type": "yarn", "factor": 2.0, "attention_factor": 3}}, "'attention_factor' of the"
     ),
     "a part of the head": (LLAMA | {"partial_rotary_factor": 0.5}, "only 1 is supported"),
+    "weights that were quantized before": (LLAMA | {"quantization_config": {"bits": 4}}, "'quantization_config' is"),
+    "experts whose choice is not scaled": (LLAMA | {"model_type": "qwen3_moe"}, "'norm_topk_prob' is None"),
+    "windows in some layers": (
+        LLAMA | {"model_type": "qwen2", "num_hidden_layers": 4, "sliding_window": 8, "use_sliding_window": True,
+                 "max_window_layers": 2},
+        "'max_window_layers' is 2; expected 0, or all layers",
+    ),
     "ties that are a word": (LLAMA | {"tie_word_embeddings": "no"}, "expected true or false"),
 }  # fmt: skip
 
@@ -191,6 +198,38 @@ def test_rows_that_are_no_heads_are_refused(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(encode(header, bytes(24)))
     with pytest.raises(ModelRejected, match=r"has shape \(3, 2\), which is not rows for 2 heads"):
         ModelDirectory.open(directory(tmp_path, LLAMA))
+
+
+def test_no_heads_at_all_are_refused(tmp_path: Path) -> None:
+    header = {
+        "model.layers.0.self_attn.q_proj.weight": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
+    }
+    (tmp_path / "model.safetensors").write_bytes(encode(header, bytes(16)))
+    with pytest.raises(ModelRejected, match="which is not rows for 0 heads"):
+        ModelDirectory.open(directory(tmp_path, LLAMA | {"num_attention_heads": 0}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "window"),
+    [
+        ({"model_type": "mistral"}, 8),
+        ({"model_type": "llama"}, None),  # knows no windows, whatever its configuration says
+        ({"model_type": "qwen2"}, None),  # off unless switched on
+        ({"model_type": "qwen3", "use_sliding_window": False}, None),
+        ({"model_type": "qwen2", "use_sliding_window": True}, None),  # from layer 28 on, and there are four
+        ({"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 4}, None),
+        ({"model_type": "qwen3", "use_sliding_window": True, "max_window_layers": 0}, 8),
+    ],
+)
+def test_a_window_is_where_transformers_has_one(
+    tmp_path: Path, changes: dict[str, object], window: int | None
+) -> None:
+    """Transformers 5.24: `configuration_qwen2.py`, `configuration_mistral.py`."""
+    (tmp_path / "model.safetensors").write_bytes(encode({}, b""))
+    config = LLAMA | {"num_hidden_layers": 4, "sliding_window": 8} | changes
+    with ModelDirectory.open(directory(tmp_path, config)) as opened:
+        found = [value for key, value in opened.metadata.items() if key.endswith("sliding_window")]
+    assert found == ([] if window is None else [window])
 
 
 def test_weights_of_whole_numbers_are_refused(tmp_path: Path) -> None:

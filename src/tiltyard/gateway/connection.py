@@ -1,0 +1,99 @@
+"""One client's connection with a server that does not wait for ever: time and size of a request's head, and a reader that stalls.
+
+Uvicorn closes a connection that is idle between requests; it sets no limit to a head that never ends, nor to a
+client that stops reading in the middle of an answer and so keeps a worker's answer open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+HEAD_WITHIN_S = 10.0
+"""From a connection's, or a further request's, first byte to the end of its headers."""
+STALLED_AFTER_S = 120.0
+"""A client that takes nothing of what is waiting for it in so long is cut off; its answer is cancelled."""
+MAX_HEAD_BYTES = 64 << 10
+_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+class CarefulConnection(HttpToolsProtocol):
+    """Uvicorn's connection with our limits: `uvicorn.Config(http=CarefulConnection)`."""
+
+    head_within_s = HEAD_WITHIN_S
+    stalled_after_s = STALLED_AFTER_S
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._in_head = False
+        self._head_bytes = 0
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client is there; its first request must come soon."""
+        super().connection_made(transport)
+        self._begin_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone."""
+        self._end_head()
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; a head that is too large is refused before it is whole."""
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse(_TOO_LARGE)
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self._begin_head()
+
+    def on_headers_complete(self) -> None:
+        """Its head is whole."""
+        self._end_head()
+        super().on_headers_complete()
+
+    def pause_writing(self) -> None:
+        """Too much waits to be sent: the client reads slowly, or no more."""
+        super().pause_writing()
+        self._stall_timer = self.loop.call_later(self.stalled_after_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client has read on."""
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+        super().resume_writing()
+
+    def _begin_head(self) -> None:
+        self._end_head()
+        self._in_head, self._head_bytes = True, 0
+        self._head_timer = self.loop.call_later(self.head_within_s, self._refuse, _TOO_SLOW)
+
+    def _end_head(self) -> None:
+        self._in_head = False
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _refuse(self, answer: bytes) -> None:
+        self._end_head()
+        if not self.transport.is_closing():
+            self.transport.write(answer)
+            self.transport.close()

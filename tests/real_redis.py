@@ -1,0 +1,35 @@
+"""A real Redis or Valkey server for the length of a test run."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def program() -> str | None:
+    return shutil.which("redis-server") or shutil.which("valkey-server")
+
+
+@contextmanager
+def running_redis(directory: Path) -> Iterator[str]:
+    """A server on a port of its own, that keeps nothing; yields its URL."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = subprocess.Popen(
+        [str(program()), "--port", str(port), "--save", "", "--appendonly", "no", "--dir", str(directory)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout is not None
+    for line in server.stdout:
+        if "eady to accept connections" in line:
+            break
+    try:
+        yield f"redis://127.0.0.1:{port}/0"
+    finally:
+        server.terminate()
+        server.communicate()
