@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from datetime import datetime
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from tiltyard.errors import InvalidRequest
+from tiltyard.identity.declaration import ToolFormatName
 from tiltyard.models.template import ChatTemplate
 from tiltyard.models.tool_formats import BY_NAME, FORMATS, ONE_CALL_ONLY, detect
 from tiltyard.models.tool_parser import ToolParser
@@ -45,6 +47,8 @@ FOUND = {
     "tool_chat_template_llama3.2_json": "llama3",
     "tool_chat_template_llama4_json": "llama3",
     "tool_chat_template_mistral_parallel": "mistral",
+    "tool_chat_template_xlam_llama": "xlam",
+    "tool_chat_template_xlam_qwen": "xlam",
     "unsloth-Apriel-1.5": "tool-calls",
     "unsloth-mistral-Devstral-Small-2507": "mistral-args",
 }
@@ -127,3 +131,10 @@ def test_ids_are_the_same_for_the_same_place_and_fit_mistral() -> None:
     assert len(mistral.call_id("gen_1", 0, 0)) == 9
     ids = {row.call_id("gen_1", choice, number) for row in FORMATS for choice in (0, 1) for number in (0, 1)}
     assert len(ids) == 8  # four places, two lengths
+
+
+def test_every_format_may_be_declared_and_is_documented() -> None:
+    declared = get_args(ToolFormatName)
+    assert {row.name for row in FORMATS} == set(declared)
+    page = (Path(__file__).parents[2] / "docs" / "tools.md").read_text("utf-8")
+    assert all(f"\n| `{name}` | " in page for name in declared)

@@ -133,6 +133,42 @@ def test_calls_that_nobody_forces_are_held_only_where_a_function_is_strict() -> 
     assert form_with_calls(BY_NAME["hermes"], strict, {}, single=False) is not None
 
 
+@pytest.mark.parametrize("name", [row.name for row in FORMATS])
+def test_text_around_calls_of_strict_functions_is_free_and_the_calls_are_right(name: str) -> None:
+    rules = BY_NAME[name]  # type: ignore[index]
+    use = ToolUse(tools=(tool("add", ADD, strict=True), tool("say", SAY)), choice="auto")
+    form = form_with_calls(rules, use, {}, single=False)
+    assert form is not None
+    right = {"hermes": '<tool_call>\n{"name": "add", "arguments": {"a": 7}}\n</tool_call>'}.get(name)
+    texts = ["", "Some text.", " {" if not rules.bare else " a{"]
+    if right is not None:
+        texts += [f"Well. {right}", f"{right}\n{right} And more."]
+    for text in texts:
+        assert taken(form, text) == (text, True)
+    if right is not None:
+        wrong = right.replace("7", "9")
+        assert taken(form, wrong)[0] == wrong[: wrong.index("9")]
+        other = right.replace('"add", "arguments": {"a": 7}', '"say", "arguments": {"any": 1}')
+        assert taken(form, other) == (other, True)  # not strict
+    if rules.bare:
+        assert taken(form, ' {"x": 1}')[0] == " "
+
+
+def taken(form: Structure, text: str) -> tuple[str, bool]:
+    """How much of a text may come, and whether the answer may end there."""
+    grammar = Vocabulary([*(bytes([b]) for b in range(256)), b"<end>"], [END], [END], 257).compile(
+        grammar_text(form)
+    )
+    state, mask = grammar.start(), np.zeros(9, np.uint32)
+    for at, byte in enumerate(text.encode()):
+        state.fill(mask)
+        if not mask[byte // 32] >> (byte % 32) & 1:
+            return text[:at], False
+        state.accept(byte)
+    state.fill(mask)
+    return text, bool(mask[END // 32] >> (END % 32) & 1)
+
+
 @pytest.mark.parametrize(
     "parameters", [{"type": "string"}, {"x-guidance": {"lenient": True}}, {"description": "x" * (128 << 10)}]
 )

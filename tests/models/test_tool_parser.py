@@ -72,6 +72,8 @@ def read(format_name: str, pieces: Sequence[str], *, live: bool = False, single:
             [("add", '{"a": 1}')],
         ),
         ("mistral-args", 'Now: [TOOL_CALLS]add[ARGS]{"a": 1}[TOOL_CALLS]add[ARGS]{}', "Now:", [("add", '{"a": 1}'), ("add", "{}")]),
+        ("xlam", '[{"name": "add", "arguments": {"a": 1}}, {"name": "add", "arguments": {}}]', "",
+         [("add", '{"a": 1}'), ("add", "{}")]),
         ("nemotron", '<TOOLCALL>[{"name": "add", "arguments": {}}]</TOOLCALL>', "", [("add", "{}")]),
         ("granite", '<|tool_call|>[{"name": "add", "arguments": {}}]', "", [("add", "{}")]),
         ("tool-calls", '<tool_calls>\n{"name": "add", "arguments": {}}\n</tool_calls>', "", [("add", "{}")]),

@@ -11,6 +11,7 @@ ToolFormatName = Literal[
     "hermes",
     "smollm2",
     "qwen3-coder",
+    "xlam",
     "llama3",
     "mistral",
     "mistral-args",

@@ -62,6 +62,7 @@ FORMATS: tuple[ToolFormat, ...] = (
         "qwen3-coder", ("<tool_call>",), "</tool_call>",
         begin="<tool_call>\n", end="\n</tool_call>", between="\n", tagged=True,
     ),
+    ToolFormat("xlam", bare=True, begin="[", end="]", between=", ", listed=True),
     ToolFormat("llama3", ("<|python_tag|>",), bare=True, between="; ", arguments_key="parameters"),
     ToolFormat(
         "mistral", ("[TOOL_CALLS]",), begin="[TOOL_CALLS][", end="]", between=", ", listed=True, id_characters=9
@@ -95,6 +96,7 @@ _SIGNS: tuple[tuple[ToolFormatName, tuple[str, ...], tuple[str, ...]], ...] = (
     ("cohere", ("<|START_ACTION|>", '"tool_name"'), ()),
     ("qwen3-coder", ("<tool_call>", "<function=", "<parameter="), ("<invoke",)),
     ("tool-calls", ("<tool_calls>", "</tool_calls>"), ("<invoke",)),
+    ("xlam", ('[{"name": "tool_call_name", "arguments"',), ("<tool_call>",)),
     ("hermes", ("<tool_call>", "</tool_call>"), ("<function=", "<arg_key>", "<invoke", "<parameter")),
     ("llama3", ('"parameters": ', "ipython"), ("<tool_call>",)),
 )

@@ -98,7 +98,8 @@ def _text_with_calls(
     single: bool,
 ) -> str:
     if rules.bare:
-        lines.append("TEXT: /([^{](.|\\n)*)?/")
+        # Text that the parser does not take for the beginning of calls.
+        lines.append(r"TEXT: /([ \t\n\r]*[^{\[ \t\n\r](.|\n)*)?/")
         return f"TEXT | {_calls(rules, literal, lines, rules.begin, single=single)}"
     mark = rules.opens[0]
     lines.append("TEXT: /(.|\\n)*/")
