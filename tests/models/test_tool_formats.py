@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -77,9 +78,12 @@ def templates(shared_data: Path) -> dict[str, str]:
 
 
 def test_the_format_of_each_real_template_is_found(templates: dict[str, str]) -> None:
-    found = {name: detect(source) for name, source in templates.items() if ChatTemplate(source).shows_tools}
+    found = {name: kind for name, source in templates.items() if (kind := detect(source)) is not None}
     assert len(templates) == 76
-    assert {name: kind for name, kind in found.items() if kind is not None} == FOUND
+    assert {name: kind for name, kind in found.items() if compiled(templates[name]).shows_tools} == FOUND
+
+
+compiled = cache(ChatTemplate)
 
 
 def render(source: str, calls: int) -> str:
@@ -95,7 +99,7 @@ def render(source: str, calls: int) -> str:
         {"role": "user", "content": "Weather?"},
         {"role": "assistant", "content": None, "tool_calls": called},
     ]
-    return ChatTemplate(source).render(
+    return compiled(source).render(
         messages_with_calls(messages), add_generation_prompt=False, variables={"tools": TOOLS}, now=NOON
     )
 
