@@ -45,7 +45,7 @@ def error_of(response: httpx2.Response) -> dict[str, str | None]:
     ("body", "status", "code", "param"),
     [
         ({**OK, "temprature": 1}, 400, "unknown_parameter", "temprature"),
-        ({**OK, "tools": [{"type": "function"}]}, 400, "unsupported_parameter", "tools"),
+        ({**OK, "tools": [{"type": "function"}]}, 400, "missing_required_parameter", "tools[0].function"),
         ({**OK, "temperature": 3}, 400, "invalid_value", "temperature"),
         ({"model": "chat"}, 400, "missing_required_parameter", "messages"),
         ({**OK, "model": "gpt-9"}, 404, "model_not_found", "model"),
@@ -244,7 +244,16 @@ def test_the_schema_describes_the_requests(stage: Stage) -> None:
     assert not validator.is_valid({**OK, "temperature": 3})
     assert not validator.is_valid({**OK, "unknown": 1})
     headers = {parameter["name"] for parameter in schema["paths"][CHAT]["post"]["parameters"]}
-    assert headers == {"x-tiltyard-class", "x-tiltyard-queue-deadline-ms", "x-tiltyard-deadline-ms"}
+    assert headers == {
+        "idempotency-key",
+        "last-event-id",
+        "x-tiltyard-class",
+        "x-tiltyard-deadline-ms",
+        "x-tiltyard-queue-deadline-ms",
+        "x-tiltyard-resume-ms",
+        "x-tiltyard-speculation",
+        "x-tiltyard-unknown-fields",
+    }
     # Every reference leads somewhere.
     names = re.findall(r'"#/components/schemas/([^"]+)"', httpx2.get(stage.url + "/openapi.json").text)
     assert names

@@ -29,6 +29,7 @@ from tiltyard.gateway.messages import message_routes
 from tiltyard.gateway.models import model_routes
 from tiltyard.gateway.openapi import describe
 from tiltyard.gateway.responses import response_routes
+from tiltyard.gateway.sessions import Sessions
 from tiltyard.gateway.telling import Tellings
 from tiltyard.gateway.tokens import token_routes
 from tiltyard.gateway.websocket import socket_routes
@@ -74,6 +75,7 @@ def create_gateway(
         metrics=metrics,
         max_body_bytes=max_body_bytes,
         unknown_fields=unknown_fields,
+        sessions=Sessions(),
         tellings=Tellings(),
         answering=set(),
     )
