@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from tiltyard.wire.sse import DONE, SseParser
-from tiltyard.worker.answer import MarksShown
+from tiltyard.worker.spelling import MarksShown
 from toy_host import ByteTokenizer, ToyWorker, toy_worker, until
 
 Json = dict[str, Any]

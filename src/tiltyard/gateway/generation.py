@@ -92,7 +92,7 @@ class Generation:
         self._blind = blind
         self._label = BLIND if blind else self.identity_name
         """What the metrics call the identity."""
-        self._route = door.router.choose(self.identity_name)
+        self._route = door.router.choose(self.identity_name, tenant=caller.tenant, group=self._terms.group)
         self.seed = draw_seed() if request.seed is None else request.seed
         self.collected = Collected(request.n)
         self._created = int(time.time()) if created is None else created

@@ -156,7 +156,7 @@ class Replayer:
         model = self._model(event.behaviour)
         # An answer that was cut off is compared up to the cut: no more tokens than the longest one had. What fitted
         # into the worker's memory may have cut it too, and this machine may have more.
-        cut = any(choice.finish_reason not in ("stop", "tool_calls") for choice in recorded)
+        cut = any(choice.finish_reason not in ENDED for choice in recorded)
         longest = max((len(choice.token_ids) for choice in recorded), default=0)
         messages, text, tools = prompt.get("messages"), prompt.get("prompt"), prompt.get("tool_use")
         return model.generate(

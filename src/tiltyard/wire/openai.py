@@ -225,6 +225,8 @@ class SamplingRequest(Strict):
     truncate_prompt_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1)
     """Only the last so many tokens of the prompt."""
     prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
+    prompt_logprobs_last: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    """Only those of the prompt's last so many tokens: a warm prefix before them is not computed again."""
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
 
@@ -237,6 +239,15 @@ class SamplingRequest(Strict):
     def _check_stream_options(self) -> Self:
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest("stream_options is only for stream: true; remove it", param="stream_options")
+        return self
+
+    @model_validator(mode="after")
+    def _check_prompt_logprobs(self) -> Self:
+        if self.prompt_logprobs_last is not None and self.prompt_logprobs is None:
+            raise InvalidRequest(
+                f"prompt_logprobs_last is {self.prompt_logprobs_last} without prompt_logprobs; send both",
+                param="prompt_logprobs_last",
+            )
         return self
 
     @model_validator(mode="after")

@@ -21,6 +21,8 @@ from tiltyard.identity.canonical import Digest, digest_of
 from tiltyard.wire.problems import NOT_SUPPORTED
 
 MAX_TOOLS = 128
+MAX_DEPTH = 64
+"""Objects and lists within each other, of a schema or of arguments."""
 MAX_CALLS = 128
 """Calls in one message of the assistant."""
 FUNCTION_NAME = r"^[a-zA-Z0-9_.-]{1,64}$"
@@ -47,12 +49,41 @@ class _Shape(BaseModel):
         }
 
 
+def is_deep(value: object) -> bool:
+    """Whether objects and lists lie deeper within each other than `MAX_DEPTH`.
+
+    >>> is_deep([[]]), is_deep(orjson.loads("[" * 100 + "]" * 100))
+    (False, True)
+    """
+    level: list[object] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return False
+    return any(isinstance(inner, dict | list) for inner in level)
+
+
+def _not_too_deep(value: object) -> object:
+    if is_deep(value):
+        raise PydanticCustomError(
+            "too_deep",
+            "it is nested more than {most} levels deep; send a flatter schema",
+            {"most": MAX_DEPTH},
+        )
+    return value
+
+
 class FunctionDefinition(_Shape):
     """One function as its caller describes it."""
 
     name: str = Field(pattern=FUNCTION_NAME)
     description: str | None = None
-    parameters: dict[str, JsonValue] | None = None
+    parameters: Annotated[dict[str, JsonValue] | None, BeforeValidator(_not_too_deep)] = None
     """A JSON schema; left out, the function has no parameters."""
     strict: bool | None = None
     """Whether calls that nobody forced must satisfy the schema too."""
@@ -169,7 +200,7 @@ def _object_or_text(arguments: str) -> object:
         value: object = orjson.loads(arguments)
     except orjson.JSONDecodeError:
         return arguments  # a call that was cut off; the template sees what there is of it
-    return value if isinstance(value, dict) else arguments
+    return value if isinstance(value, dict) and not is_deep(value) else arguments
 
 
 class ToolUse(_Shape):

@@ -5,9 +5,9 @@ Used by the server and by `LocalModel` alike, so a replay takes the same path as
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from tiltyard.engine.constraint import Grammar
 from tiltyard.engine.request import (
@@ -27,50 +27,10 @@ from tiltyard.wire.answers import FinishReason
 from tiltyard.wire.decoding import Decoding
 from tiltyard.wire.terms import ServiceTerms
 from tiltyard.wire.worker import FinishedAnswer, FinishedChoice
+from tiltyard.worker.spelling import MarksShown, SpelledOut, TokenSpelling
 from tiltyard.worker.text import TextStream
 
 SEED_SPAN = 1 << 64
-
-
-class TokenSpelling(Protocol):
-    """What an answer needs of the tokenizer."""
-
-    @property
-    def control_tokens(self) -> Mapping[str, int]:
-        """Control tokens by their names."""
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """The UTF-8 bytes that a token stands for; not always whole characters, and none for control tokens."""
-
-
-class SpelledOut:
-    """A spelling that shows control tokens by their names, for `skip_special_tokens: false`."""
-
-    def __init__(self, spelling: TokenSpelling) -> None:
-        self.control_tokens = spelling.control_tokens
-        self._names = {token: name.encode() for name, token in spelling.control_tokens.items()}
-        self._spelling = spelling
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that a reader of the raw stream sees."""
-        name = self._names.get(token_id)
-        return self._spelling.token_bytes(token_id) if name is None else name
-
-
-class MarksShown:
-    """A spelling that shows the control tokens of some names: those that begin and end calls of tools."""
-
-    def __init__(self, spelling: TokenSpelling, marks: Collection[str]) -> None:
-        self.control_tokens = spelling.control_tokens
-        self._shown = {
-            token: name.encode() for name, token in spelling.control_tokens.items() if name in marks
-        }
-        self._spelling = spelling
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that a parser of calls sees."""
-        name = self._shown.get(token_id)
-        return self._spelling.token_bytes(token_id) if name is None else name
 
 
 class CallRules(NamedTuple):
@@ -96,6 +56,7 @@ class Terms(NamedTuple):
     queue_deadline_s: float | None = None
     deadline_s: float | None = None
     speculate: bool = True
+    group: str = ""
 
     @classmethod
     def starting(cls, asked: ServiceTerms, arrived_s: float) -> Terms:
@@ -104,7 +65,7 @@ class Terms(NamedTuple):
             None if limit is None else arrived_s + limit / 1e3
             for limit in (asked.queue_deadline_ms, asked.deadline_ms)
         )
-        return cls(asked.service_class, queue, total, asked.speculate)
+        return cls(asked.service_class, queue, total, asked.speculate, asked.group)
 
 
 DEFAULT_TERMS = Terms()
@@ -134,6 +95,8 @@ class AnswerPlan:
     prompt_logprobs: int | None = None
     """What the engine is asked for; `echo` may need more than the request's own field."""
     shown_prompt_logprobs: int | None = None
+    prompt_logprobs_from: int = 0
+    """The first position whose score is shown."""
     echo: bool = False
     """Whether the prompt stands before the answer."""
     adapter: int = 0
@@ -172,6 +135,8 @@ class AnswerPlan:
                 speculate=self.terms.speculate,
                 grammar=self.grammar,
                 prompt_logprobs=self.prompt_logprobs,
+                prompt_logprobs_from=0 if self.echo else self.prompt_logprobs_from,
+                group=self.terms.group,
                 adapter=self.adapter,
             )
             for index in range(self.n)

@@ -336,6 +336,7 @@ async def _plan(
             n=body.n,
             top_logprobs=top_logprobs,
             prompt_logprobs=body.prompt_logprobs,
+            prompt_logprobs_last=body.prompt_logprobs_last,
             echo=echo,
             terms=terms,
             tools=tools,

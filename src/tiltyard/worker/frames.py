@@ -99,7 +99,9 @@ class Framing(ABC):
         plan, scores = self._answer.plan, self._prompt_scores.get(index)
         if plan.shown_prompt_logprobs is None or scores is None:
             return None
-        return prompt_logprobs(plan.prompt, scores, plan.shown_prompt_logprobs, self._spell)
+        return prompt_logprobs(
+            plan.prompt, scores, plan.shown_prompt_logprobs, self._spell, start=plan.prompt_logprobs_from
+        )
 
     def _spell(self, token: int) -> bytes:
         return self._answer.spelling.token_bytes(token)

@@ -113,6 +113,8 @@ class AnswerRequest:
     n: int = 1
     top_logprobs: int | None = None
     prompt_logprobs: int | None = None
+    prompt_logprobs_last: int | None = None
+    """Of how many tokens at the prompt's end; `None`: of all."""
     echo: bool = False
     """Whether the answer begins with the prompt, with its scores if there are `top_logprobs`."""
     terms: Terms = DEFAULT_TERMS
@@ -272,6 +274,7 @@ class ModelHost:
             terms=request.terms,
             prompt_logprobs=max(wanted, default=None),
             shown_prompt_logprobs=request.prompt_logprobs,
+            prompt_logprobs_from=max(0, len(prompt) - (request.prompt_logprobs_last or len(prompt))),
             echo=request.echo,
             adapter=identity.adapter,
             calls=None

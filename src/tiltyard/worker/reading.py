@@ -26,7 +26,7 @@ from tiltyard.wire.tokens import (
     detokenize_request,
     tokenize_request,
 )
-from tiltyard.worker.answer import SpelledOut
+from tiltyard.worker.spelling import SpelledOut
 from tiltyard.worker.host import ModelHost, ServedIdentity
 
 T = TypeVar("T")
