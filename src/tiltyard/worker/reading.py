@@ -26,8 +26,8 @@ from tiltyard.wire.tokens import (
     detokenize_request,
     tokenize_request,
 )
-from tiltyard.worker.spelling import SpelledOut
 from tiltyard.worker.host import ModelHost, ServedIdentity
+from tiltyard.worker.spelling import SpelledOut
 
 T = TypeVar("T")
 
