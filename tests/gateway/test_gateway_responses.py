@@ -180,3 +180,22 @@ def test_a_broken_stream_ends_as_failed_with_the_usage_of_what_came(stage: Stage
     assert response["error"]["tiltyard_code"] == "engine_failed"
     assert response["output"][0]["content"][0]["text"] == "0 1 "
     assert response["usage"]["output_tokens"] == 2
+
+
+def test_a_stored_response_is_shown_again(client: OpenAI) -> None:
+    first = client.responses.create(model="chat", input="!count 3", metadata={"a": "b"}, max_output_tokens=2)
+    again = client.responses.retrieve(first.id)
+    assert again.model_dump() == first.model_dump() | {"created_at": again.created_at}
+    assert abs(again.created_at - first.created_at) <= 1
+    unstored = client.responses.create(model="chat", input="x", store=False)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(unstored.id)
+
+
+def test_a_failed_response_is_shown_as_failed(stage: Stage, client: OpenAI) -> None:
+    body = {"model": "chat", "input": "!error 2", "stream": True}
+    answer = httpx2.post(stage.url + "/v1/responses", json=body)
+    again = client.responses.retrieve(answer.headers["x-tiltyard-generation"].replace("gen_", "resp_"))
+    assert again.status == "failed"
+    assert again.error is not None
+    assert (again.error.code, again.output_text) == ("server_error", "0 1 ")
