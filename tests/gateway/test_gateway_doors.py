@@ -249,6 +249,7 @@ def test_the_schema_describes_the_requests(stage: Stage) -> None:
         "last-event-id",
         "x-tiltyard-class",
         "x-tiltyard-deadline-ms",
+        "x-tiltyard-group",
         "x-tiltyard-queue-deadline-ms",
         "x-tiltyard-resume-ms",
         "x-tiltyard-speculation",
