@@ -97,7 +97,7 @@ async def test_what_is_kept_of_sessions_is_bounded() -> None:
         session = sessions.named("default", f"s{number}")
         session.begin([{"role": "user", "content": "x"}], "chat")
         session.answered({"role": "assistant", "content": "y"})
-        sessions.measure(session)
+        sessions.measure("default", session)
     assert sessions.named("default", "s0").turns == 0  # forgotten
     assert sessions.named("default", f"s{MAX_SESSIONS}").turns == 1
     assert sessions.named("another", f"s{MAX_SESSIONS}").turns == 0
@@ -106,6 +106,6 @@ async def test_what_is_kept_of_sessions_is_bounded() -> None:
     with pytest.raises(Conflict):
         sessions.named("default", "big")
     big.answered({"role": "assistant", "content": "y"})
-    sessions.measure(big)
+    sessions.measure("default", big)
     assert sessions.named("default", f"s{MAX_SESSIONS}").turns == 0  # no room beside the big one
     await asyncio.sleep(0)

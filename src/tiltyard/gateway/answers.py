@@ -254,6 +254,7 @@ async def _carry_out(order: Order, telling: Telling) -> None:
     async with aclosing(order.frames(first, chunks, generation)) as frames:
         async for data in frames:
             _add_events(telling, data)
+            await telling.room()
     telling.broken = order.broke
 
 

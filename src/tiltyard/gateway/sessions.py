@@ -13,9 +13,9 @@ from tiltyard.errors import Conflict, InvalidRequest
 from tiltyard.identity.canonical import Json
 
 KEEP_S = 1800.0
-MAX_SESSIONS = 1024
-MAX_BYTES = 64 << 20
-"""Of all named conversations together; the ones that were silent longest are forgotten beyond it."""
+MAX_SESSIONS = 256
+MAX_BYTES = 16 << 20
+"""Of the named conversations of one tenant; the ones that were silent longest are forgotten beyond it."""
 _NAME = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -54,7 +54,7 @@ class Session:
 class Sessions:
     """The named ones, by tenant and name."""
 
-    _all: dict[tuple[str, str], Session] = field(default_factory=dict)
+    _all: dict[str, dict[str, Session]] = field(default_factory=dict)
 
     def named(self, tenant: str, name: Json) -> Session:
         """A tenant's conversation, new if there is none; raises `InvalidRequest`, `Conflict` while it is answered."""
@@ -63,24 +63,27 @@ class Sessions:
                 f"session is {name!r:.60}; it must be 1 to 128 printable ASCII characters without spaces",
                 param="session",
             )
-        self._forget()
-        session = self._all.pop((tenant, name), None) or Session(name)
-        self._all[tenant, name] = session  # the last one is the one that was used last
+        own = self._all.setdefault(tenant, {})
+        _forget(own)
+        session = own.pop(name, None) or Session(name)
+        own[name] = session  # the last one is the one that was used last
         if session.busy:
             raise Conflict(f"session {name!r} is being answered on another socket", param="session")
         session.used_s = asyncio.get_running_loop().time()
         return session
 
-    def measure(self, session: Session) -> None:
+    def measure(self, tenant: str, session: Session) -> None:
         """Note how much a conversation holds now."""
         session.size_bytes = len(orjson.dumps(session.messages))
         session.used_s = asyncio.get_running_loop().time()
-        self._forget()
+        _forget(self._all[tenant])
 
-    def _forget(self) -> None:
-        now_s, held = asyncio.get_running_loop().time(), 0
-        for count, (key, session) in enumerate(reversed([*self._all.items()])):
-            held += session.size_bytes
-            old = session.used_s + KEEP_S < now_s
-            if not session.busy and (old or count >= MAX_SESSIONS or (held > MAX_BYTES and count > 0)):
-                del self._all[key]
+
+def _forget(own: dict[str, Session]) -> None:
+    """Drop what is too old or too much of one tenant's."""
+    now_s, held = asyncio.get_running_loop().time(), 0
+    for count, (name, session) in enumerate(reversed([*own.items()])):
+        held += session.size_bytes
+        old = session.used_s + KEEP_S < now_s
+        if not session.busy and (old or count >= MAX_SESSIONS or (held > MAX_BYTES and count > 0)):
+            del own[name]

@@ -177,7 +177,7 @@ class Conversation:
     ) -> None:
         session.answered(generation.collected.choices[0].message)
         if session.name is not None:
-            self._door.sessions.measure(session)
+            self._door.sessions.measure(current_caller().tenant, session)
         await self._send(
             {
                 **_named(session),
