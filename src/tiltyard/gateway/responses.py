@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from tiltyard.errors import NotFound, TiltyardError, UpstreamFailed
+from tiltyard.errors import InvalidRequest, NotFound, TiltyardError, UpstreamFailed
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import GenerationFinished
 from tiltyard.gateway.answers import Spoken, answer
@@ -47,7 +47,7 @@ def response_routes(door: Door) -> APIRouter:
         """Answer in the shape of OpenAI's Responses API, whole or as a stream of its events."""
         taken = await take(door, request, responses_request)
         chat, phrasing = await read(taken.asked)
-        kept: Mapping[str, Json] = {KEPT: echoed(taken.asked)}
+        kept: Mapping[str, Json] = {KEPT: echo_text(taken.asked)}
         return await answer(door, chat, request, taken, Spoken("responses", phrasing, kept))
 
     @routes.get("/v1/responses/{response}", summary="Show a stored response", response_class=Response)
@@ -102,7 +102,7 @@ def conversation(log: EventLog, response: str, *, tenant: str) -> Earlier:
     """
     event, words = stored(log, response, tenant=tenant)
     messages = list(cast(list[Mapping[str, Json]], words["messages"]))
-    if cast(Mapping[str, Json], words[KEPT])["instructions"] is not None:
+    if echo_in(words)["instructions"] is not None:
         messages = messages[1:]  # the system message in front, which is not carried over
     if event.response is not None:
         choice = orjson.loads(log.read_content(event.response))["choices"][0]
@@ -116,7 +116,7 @@ def told_again(log: EventLog, response: str, *, tenant: str) -> Mapping[str, Jso
     found = log.find(GenerationFinished, subject=event.generation)
     ended_s = 0 if found is None else found.time_us // 1_000_000
     given = given_again(log, event, created=int(ended_s - event.total_ms / 1000), chat=True)
-    phrasing = ResponsesPhrasing(cast(Mapping[str, Json], words[KEPT]), (), lambda: ended_s)
+    phrasing = ResponsesPhrasing(echo_in(words), (), lambda: ended_s)
     again = phrasing.whole(given.answer, given.end)
     if event.error is None:
         return again
@@ -133,6 +133,23 @@ def stored(
         event = found.data
         if event.endpoint == "responses" and event.prompt is not None:
             words = orjson.loads(log.read_content(event.prompt))
-            if words[KEPT]["store"]:
+            if echo_in(words)["store"]:
                 return event, words
     raise NotFound(f"response {response[:80]!r} is not stored here", param=param, code="response_not_found")
+
+
+def echo_text(asked: ResponsesRequest) -> str:
+    """What the vault keeps of what a response says of its request: text, since schemas may hold any number.
+
+    Raises `InvalidRequest` for what is nested deeper than an answer around it could be written.
+    """
+    try:
+        orjson.dumps([[[[echoed(asked)]]]])
+        return orjson.dumps(echoed(asked)).decode()
+    except TypeError as error:
+        raise InvalidRequest(f"tools or text.format cannot be given back: {error}", param="tools") from error
+
+
+def echo_in(words: Mapping[str, Json]) -> Mapping[str, Json]:
+    """Read it again."""
+    return cast(Mapping[str, Json], orjson.loads(cast(str, words[KEPT])))
