@@ -194,8 +194,17 @@ def test_scores_that_were_not_kept_are_not_made_up_after_a_restart(stage: Stage,
     ],
 )
 def test_a_wrong_header_is_named(stage: Stage, name: str, value: str) -> None:
-    answer = httpx2.post(stage.url + CHAT, json=chat("x"), headers={name: value})
+    answer = httpx2.post(stage.url + CHAT, json=chat("x", stream=True), headers={name: value})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+
+
+def test_only_a_stream_is_resumed_and_only_by_the_request_that_began_it(stage: Stage) -> None:
+    headers = {"x-tiltyard-resume-ms": "1000"}
+    begun = httpx2.post(stage.url + CHAT, json=chat("x", stream=True), headers=headers)
+    (first, _), *_ = events(begun.text)
+    for body, param in ((chat("x"), "stream"), (chat("y", stream=True), "last-event-id")):
+        answer = httpx2.post(stage.url + CHAT, json=body, headers={"last-event-id": first})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
 async def test_a_slow_listener_slows_its_answer_instead_of_losing_it() -> None:
