@@ -1,6 +1,8 @@
 """Seeded requests that something is wrong with, thrown at a real gateway before a real worker.
 
-    python tests/gateway/malformed.py --count 10000 --seed 0     what docs/clients.md reports
+    PYTHONPATH=src:tests/gateway python tests/gateway/malformed.py --model FILE.gguf --count 10000 --seed 12
+
+is what docs/clients.md reports.
 
 Each is a valid request of some route with one to three mistakes: a value of another kind or size, a member that is
 missing or unknown, half a body, bytes that are no JSON, a header that lies, a client that hangs up.
