@@ -129,7 +129,7 @@ def as_chunks(answer: Chunk, *, include_usage: bool) -> list[Chunk]:
         rest = {name: member for name, member in choice.items() if name != "message"}
         if (message := choice.get("message")) is not None:
             said = cast(Mapping[str, Json], message)
-            delta = {name: member for name, member in said.items() if name != "refusal"}
+            delta = {**said}
             if calls := cast(Sequence[Mapping[str, Json]], said.get("tool_calls") or ()):
                 delta["tool_calls"] = [{"index": place, **call} for place, call in enumerate(calls)]
             rest["delta"] = delta
