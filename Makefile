@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: help up test check format bench clean
+.PHONY: help up test conformance check format bench clean
 
 help:            ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -17,6 +17,12 @@ test:            ## every test (ARGS="tests/engine -k prefix")
 	@$(PYTHON) tools/bootstrap.py web dev
 	@$(BIN)/tiltyard models pull
 	@$(BIN)/python -m pytest $(ARGS)
+
+conformance:     ## other people's clients against the real model (npm's too, where there is npm), and schemathesis
+	@$(PYTHON) tools/bootstrap.py web dev conformance
+	@$(BIN)/tiltyard models pull
+	@if command -v npm >/dev/null; then npm install --no-save --no-package-lock --silent --prefix tests/conformance openai; fi
+	@$(BIN)/python -m pytest tests/conformance $(ARGS)
 
 check:           ## formatter, linter, types, room arrows
 	@$(PYTHON) tools/bootstrap.py web dev

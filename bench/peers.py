@@ -65,9 +65,9 @@ class Tiltyard:
 
     name = f"tiltyard {__version__}, over HTTP"
 
-    def __init__(self, model: Path, folder: Path) -> None:
+    def __init__(self, model: Path, folder: Path, settings: str = SETTINGS) -> None:
         config = folder / "tiltyard.toml"
-        config.write_text(SETTINGS.format(model=model, threads=threads()))
+        config.write_text(settings.format(model=model, threads=threads()))
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]

@@ -27,6 +27,7 @@ SCRIPTS: dict[str, tuple[bool, tuple[str, ...]]] = {
     "memory": (True, ("memory.py",)),
     "scheduling": (True, ("scheduling.py",)),
     "experts": (True, ("experts.py",)),
+    "programs": (True, ("programs.py",)),
     "gateway": (True, ("gateway_overhead.py",)),
     "streams": (True, ("open_streams.py",)),
     "cold-start": (False, ("cold_start.py", "MODEL")),

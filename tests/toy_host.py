@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -20,7 +21,7 @@ from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment, W
 from tiltyard.kernels import NativeModel, choose_rows
 from tiltyard.models.architecture import Architecture
 from tiltyard.models.resolve import ResolvedIdentity
-from tiltyard.models.template import PlainTemplate
+from tiltyard.models.template import ChatTemplate, PlainTemplate
 from tiltyard.models.tokenizer import Tokenizer
 from tiltyard.worker.app import WorkerDoors
 from tiltyard.worker.host import ModelHost, ServedIdentity
@@ -35,6 +36,7 @@ class ByteTokenizer:
     """Token `i` is byte `i`; token 256 ends an answer."""
 
     bos_id = None
+    eos_id = None
     control_tokens: ClassVar[dict[str, int]] = {"<end>": END}
     add_bos = False
     add_eos = False
@@ -47,6 +49,15 @@ class ByteTokenizer:
     def least_tokens(self, text: str) -> int:
         return len(text.encode())
 
+    def split_control(self, text: str) -> list[str | int]:
+        return [END if part == "<end>" else part for part in re.split("(<end>)", text) if part]
+
+    def encode_segments(self, segments: Sequence[str | int]) -> list[int]:
+        return [token for part in segments for token in ([part] if isinstance(part, int) else part.encode())]
+
+    def token_text(self, token_id: int) -> str:
+        return chr(token_id) if token_id < END else "<end>"
+
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < END else b""
 
@@ -55,10 +66,11 @@ class ScriptedModel:
     """Says the script after any prompt whose last byte is `>`, byte by byte; each step waits for a permit.
 
     The token at position `p` of the script follows the `p`-th token after the last `>` in the sequence. Which
-    tokens a sequence has is read back through its block table.
+    tokens a sequence has is read back through its block table. `anchor` stands for `>` where a script has one.
     """
 
-    def __init__(self, script: bytes, blocks: int, *, gated: bool) -> None:
+    def __init__(self, script: bytes, blocks: int, *, gated: bool, anchor: str = ">") -> None:
+        self.anchor = ord(anchor)
         self.script = [*script, END]
         self.kv = np.full((blocks, 32), -1, np.int64)
         self.permits = threading.Semaphore(0)
@@ -103,12 +115,18 @@ class ScriptedModel:
         for row, index in enumerate(output_rows.tolist()):
             p = np.arange(positions[index] + 1)
             seen = self.kv[tables[sequences[index], p // 32], p % 32].tolist()
-            said = seen[::-1].index(ord(">"))
+            said = seen[::-1].index(self.anchor)
             logits[row, self.script[said % len(self.script)]] = 10.0
 
 
 def toy_host(
-    model: ScriptedModel, *, blocks: int, max_sequences: int, speculation: Speculation | None = None
+    model: ScriptedModel,
+    *,
+    blocks: int,
+    max_sequences: int,
+    speculation: Speculation | None = None,
+    template: str | None = None,
+    tool_format: str | None = None,
 ) -> ModelHost:
     tokenizer = ByteTokenizer()
     config = EngineConfig(
@@ -125,6 +143,7 @@ def toy_host(
         architecture={"family": "toy"},
         tokenizer="sha256:" + "1" * 64,
         chat_template=None,
+        tool_format=tool_format,
         default_sampling=DefaultSampling(temperature=0.0),
     )
     deployment = Deployment(
@@ -137,7 +156,8 @@ def toy_host(
         max_batch_tokens=64,
         hardware="toy",
     )
-    resolved = ResolvedIdentity(behaviour, PlainTemplate(), None, cast(Architecture, None))
+    shown = PlainTemplate() if template is None else ChatTemplate(template)
+    resolved = ResolvedIdentity(behaviour, shown, None, cast(Architecture, None))
     identity = ServedIdentity("toy", declaration, resolved, deployment)
     return ModelHost(
         native=cast(NativeModel, model),
@@ -167,11 +187,21 @@ async def toy_worker(
     max_sequences: int = 8,
     max_queue: int = 64,
     speculation: Speculation | None = None,
+    template: str | None = None,
+    tool_format: str | None = None,
+    anchor: str = ">",
 ) -> AsyncIterator[ToyWorker]:
-    model = ScriptedModel(script.encode(), blocks, gated=gated)
+    model = ScriptedModel(script.encode(), blocks, gated=gated, anchor=anchor)
     service = WorkerService(
         "toy-0",
-        toy_host(model, blocks=blocks, max_sequences=max_sequences, speculation=speculation),
+        toy_host(
+            model,
+            blocks=blocks,
+            max_sequences=max_sequences,
+            speculation=speculation,
+            template=template,
+            tool_format=tool_format,
+        ),
         max_queue=max_queue,
     )
     doors = WorkerDoors("toy-0")

@@ -58,6 +58,8 @@ class UnknownField(InvalidRequest):
     """A field that we do not know, or know and do not honour."""
 
     default_code = "unknown_parameter"
+    location: tuple[int | str, ...] | None = None
+    """Where it stands, if the request means something without it; `param` is the same as text."""
 
 
 class ContextTooLong(InvalidRequest):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import orjson
 import pytest
 
 from tiltyard.client import ModelClient
+from tiltyard.client.failures import error_from_response
 from tiltyard.errors import (
     Conflict,
     ContentMissing,
@@ -76,7 +77,8 @@ class Server:
         writer.write(self.reply)
         await writer.drain()
         if self.hang:
-            await reader.read()
+            with suppress(ConnectionResetError):  # a client that leaves with bytes unread resets
+                await reader.read()
             self.gone.set()
         writer.close()
 
@@ -263,3 +265,22 @@ async def test_a_list_of_models_that_is_none_is_named(server: Server) -> None:
         with pytest.raises(UpstreamFailed, match="did not answer with a list of models") as caught:
             await client.models()
     assert caught.value.code == "answer_unreadable"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        # SGLang 0.5's shape: the inner object without the outer one.
+        (
+            {"object": "error", "message": "too long", "type": "BadRequest", "param": None, "code": 400},
+            "too long",
+        ),
+        ({"detail": "Not Found"}, "Not Found"),  # FastAPI's
+        ({"error": "plain words"}, "plain words"),
+        ({}, "HTTP 400 without a word"),
+    ],
+)
+def test_errors_of_other_shapes_keep_their_words(body: dict[str, object], message: str) -> None:
+    error = error_from_response(400, {}, orjson.dumps(body))
+    assert isinstance(error, InvalidRequest)
+    assert error.message == message

@@ -70,9 +70,9 @@ def test_a_warm_cache_gives_the_same_bits_and_spares_the_work() -> None:
     again = ask(engine, replace(one, request_id="again"))
     assert same(first, cold(one))
     assert same(again, first)
-    # 6 full blocks are cached with their scores; the last of them runs again, and the 8 tokens behind it.
-    assert engine.counters.prompt_tokens - ran == 32 + 8
-    assert engine.counters.prefix_hit_tokens == 160
+    # 6 full blocks are cached with their scores; the last token of them runs again, and the 8 behind it.
+    assert engine.counters.prompt_tokens - ran == 1 + 8
+    assert engine.counters.prefix_hit_tokens == 191
 
 
 def test_a_cache_without_scores_is_not_read() -> None:
@@ -87,25 +87,31 @@ def test_a_cache_without_scores_is_not_read() -> None:
     assert same(ask(engine, scored("b", range(200), top=5)), cold(scored("b", range(200), top=5)))
     assert engine.counters.prefix_hit_tokens == 0
     assert same(ask(engine, scored("c", range(200), top=1)), cold(scored("c", range(200), top=1)))
-    assert engine.counters.prefix_hit_tokens == 160
+    assert engine.counters.prefix_hit_tokens == 191
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    lengths=st.lists(st.integers(1, 150), min_size=1, max_size=5),
-    forks=st.lists(st.integers(0, 150), min_size=5, max_size=5),
-    tops=st.lists(st.integers(0, 4), min_size=5, max_size=5),
-    budget=st.sampled_from([8, 33, 64]),
-    blocks=st.sampled_from([6, 9, 64]),
-)
-def test_scores_do_not_depend_on_cache_chunks_company_or_preemption(
-    lengths: list[int], forks: list[int], tops: list[int], budget: int, blocks: int
-) -> None:
-    engine = toy_engine(blocks=blocks, max_batch_tokens=budget)
-    wanted = []
-    for i, (length, fork, top) in enumerate(zip(lengths, forks, tops, strict=False)):
-        prompt = [t if t < fork else t + 11 * i for t in range(length)]
-        wanted.append(scored(f"r{i}", prompt, top, max_tokens=6))
+def test_the_end_of_a_prompt_is_scored_behind_a_prefix_that_nobody_has_scored() -> None:
+    engine = toy_engine(blocks=64)
+    engine.submit(request("talk", range(200), 1))
+    while engine.has_work:
+        engine.step()
+    whole = cold(scored("whole", range(220)))
+    found = ask(engine, replace(scored("end", range(220)), prompt_logprobs_from=205))
+    assert same(PromptScores(*(x[205:] for x in found)), PromptScores(*(x[205:] for x in whole)))
+    assert engine.counters.prefix_hit_tokens == 192  # 6 full blocks, none of them scored
+    assert engine.counters.prompt_tokens == 200 + 28
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2])
+def test_answers_that_are_scored_behind_one_prefix_compute_it_once(max_tokens: int) -> None:
+    """Eight choices of a select, sent at once: who is first computes what they share."""
+    engine = toy_engine(blocks=128, max_batch_tokens=512)
+    prefix = list(range(100))
+    choices = [[*prefix, *range(i, i + 20)] for i in range(0, 40, 5)]
+    wanted = [
+        replace(scored(f"c{i}", one, max_tokens=max_tokens), prompt_logprobs_from=100)
+        for i, one in enumerate(choices)
+    ]
     for one in wanted:
         engine.submit(one)
     found = {}
@@ -115,4 +121,42 @@ def test_scores_do_not_depend_on_cache_chunks_company_or_preemption(
                 found[token.request_id] = token.prompt_scores
         engine.check_integrity()
     for one in wanted:
-        assert same(found[one.request_id], cold(replace(one, max_tokens=1)))
+        whole = cold(replace(one, prompt_logprobs_from=0))
+        assert same(
+            PromptScores(*(x[100:] for x in found[one.request_id])), PromptScores(*(x[100:] for x in whole))
+        )
+    # The first runs its 120 tokens; the others their own 20, and position 99 that says how likely the first of them is.
+    assert engine.counters.prompt_tokens == 120 + 7 * 21
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 150), min_size=1, max_size=5),
+    forks=st.lists(st.integers(0, 150), min_size=5, max_size=5),
+    tops=st.lists(st.integers(0, 4), min_size=5, max_size=5),
+    budget=st.sampled_from([8, 33, 64]),
+    blocks=st.sampled_from([6, 9, 64]),
+    starts=st.lists(st.integers(0, 160), min_size=5, max_size=5),
+)
+def test_scores_do_not_depend_on_cache_chunks_company_or_preemption(
+    *, lengths: list[int], forks: list[int], tops: list[int], budget: int, blocks: int, starts: list[int]
+) -> None:
+    engine = toy_engine(blocks=blocks, max_batch_tokens=budget)
+    wanted = []
+    for i, (length, fork, top) in enumerate(zip(lengths, forks, tops, strict=False)):
+        prompt = [t if t < fork else t + 11 * i for t in range(length)]
+        wanted.append(replace(scored(f"r{i}", prompt, top, max_tokens=6), prompt_logprobs_from=starts[i]))
+    for one in wanted:
+        engine.submit(one)
+    found = {}
+    while engine.has_work:
+        for token in engine.step().emitted:
+            if token.prompt_scores is not None:
+                found[token.request_id] = token.prompt_scores
+        engine.check_integrity()
+    for one in wanted:
+        whole, start = cold(replace(one, max_tokens=1, prompt_logprobs_from=0)), one.prompt_logprobs_from
+        assert same(
+            PromptScores(*(x[start:] for x in found[one.request_id])),
+            PromptScores(*(x[start:] for x in whole)),
+        )

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from gateway_stage import Stage, staged
+from real_house import House, real_house
 
 from tiltyard.events.log import EventLog
 
@@ -21,3 +23,10 @@ def stage(log: EventLog, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     """A gateway before one healthy worker, shared by the tests that do no damage."""
     with staged(log, tmp_path_factory.mktemp("workers")) as stage:
         yield stage
+
+
+@pytest.fixture(scope="session")
+def house(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """The whole way with the real model, shared by the tests that do no damage."""
+    with real_house(model_path, tmp_path_factory.mktemp("house")) as house:
+        yield house

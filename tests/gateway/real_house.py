@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
+from fastapi import FastAPI
 from gateway_stage import served
 from openai import OpenAI
 from openai.types.chat import ChatCompletionMessageParam
@@ -32,6 +33,13 @@ class House:
     worker_url: str
     log: EventLog
     client: OpenAI
+    store: Path
+    """Where the worker keeps its identities."""
+    app: FastAPI
+
+    def forget_tellings(self) -> None:
+        """What a restart of the gateway does to answers that were kept in memory."""
+        self.app.state.tellings.forget()
 
     def event(self, generation: str) -> GenerationFinished:
         return self.log.generation(generation)
@@ -81,11 +89,12 @@ def real_house(model_path: Path, directory: Path) -> Iterator[House]:
         launcher = LocalLauncher(registry, run_directory=directory / "run", recorder=FleetRecorder(log))
         loop.run(launcher.start([spec]))
         try:
-            with served(create_gateway(router=Router(registry, {"chat": "smollm2"}), log=log)) as url:
+            app = create_gateway(router=Router(registry, {"chat": "smollm2"}), log=log)
+            with served(app) as url:
                 worker_url = registry.workers[0].url
                 assert worker_url is not None
                 with OpenAI(base_url=url + "/v1", api_key="any", max_retries=0) as client:
-                    yield House(url, worker_url, log, client)
+                    yield House(url, worker_url, log, client, directory / "identities", app)
         finally:
             loop.run(launcher.stop(drain_s=5))
             loop.run(registry.aclose())

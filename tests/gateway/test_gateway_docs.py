@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from tiltyard.errors import TiltyardError
 from tiltyard.events.log import EventLog
@@ -18,6 +19,7 @@ from tiltyard.gateway.attempt import WorkerLost
 from tiltyard.router.router import Router
 from tiltyard.telemetry.metrics import GatewayMetrics
 from tiltyard.wire.embeddings import EmbeddingsRequest
+from tiltyard.wire.messages import MESSAGES_REFUSED, MessagesRequest
 from tiltyard.wire.openai import (
     CHAT_REFUSED,
     COMPLETION_REFUSED,
@@ -25,10 +27,13 @@ from tiltyard.wire.openai import (
     ChatCompletionRequest,
     CompletionRequest,
 )
+from tiltyard.wire.responses import RESPONSES_REFUSED, ResponsesRequest
+from tiltyard.wire.tokens import TokenizeRequest
 
 ROOT = Path(__file__).parents[2]
 ERRORS = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
 API = (ROOT / "docs" / "http-api.md").read_text(encoding="utf-8")
+PROTOCOLS = (ROOT / "docs" / "protocols.md").read_text(encoding="utf-8")
 ROWS = dict(re.findall(r"^\| `([a-z_]+)` \| ([0-9a-z ]+) \|", ERRORS, re.MULTILINE))
 
 
@@ -60,10 +65,10 @@ def test_the_documented_status_is_the_one_that_is_sent() -> None:
             assert ROWS[kind.default_code] == str(kind.status), kind
 
 
-@pytest.mark.parametrize("model", [ChatCompletionRequest, CompletionRequest, EmbeddingsRequest])
-def test_every_field_that_is_honoured_is_documented(
-    model: type[ChatCompletionRequest] | type[CompletionRequest] | type[EmbeddingsRequest],
-) -> None:
+@pytest.mark.parametrize(
+    "model", [ChatCompletionRequest, CompletionRequest, EmbeddingsRequest, TokenizeRequest]
+)
+def test_every_field_that_is_honoured_is_documented(model: type[BaseModel]) -> None:
     rows = "\n".join(re.findall(r"^\|.*\|$", API, re.MULTILINE))
     assert [name for name in model.model_fields if f"`{name}`" not in rows] == []
 
@@ -75,6 +80,20 @@ def test_every_field_that_is_refused_is_documented(table: dict[str, object]) -> 
     assert [
         n for n in MESSAGE_REFUSED if f"`{n}`" not in refused and n not in ("annotations", "refusal")
     ] == []
+
+
+@pytest.mark.parametrize(
+    ("model", "refused", "begin", "end"),
+    [
+        (ResponsesRequest, RESPONSES_REFUSED, "## `POST /v1/responses`", "## `POST /v1/messages`"),
+        (MessagesRequest, MESSAGES_REFUSED, "## `POST /v1/messages`", None),
+    ],
+)
+def test_every_field_of_another_protocol_is_documented(
+    model: type[BaseModel], refused: dict[str, object], begin: str, end: str | None
+) -> None:
+    section = PROTOCOLS[PROTOCOLS.index(begin) : None if end is None else PROTOCOLS.index(end)]
+    assert [name for name in (*model.model_fields, *refused) if f"`{name}`" not in section] == []
 
 
 def test_every_route_is_documented(tmp_path: Path) -> None:

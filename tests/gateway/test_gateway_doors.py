@@ -45,7 +45,7 @@ def error_of(response: httpx2.Response) -> dict[str, str | None]:
     ("body", "status", "code", "param"),
     [
         ({**OK, "temprature": 1}, 400, "unknown_parameter", "temprature"),
-        ({**OK, "tools": [{"type": "function"}]}, 400, "unsupported_parameter", "tools"),
+        ({**OK, "tools": [{"type": "function"}]}, 400, "missing_required_parameter", "tools[0].function"),
         ({**OK, "temperature": 3}, 400, "invalid_value", "temperature"),
         ({"model": "chat"}, 400, "missing_required_parameter", "messages"),
         ({**OK, "model": "gpt-9"}, 404, "model_not_found", "model"),

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
 import numpy as np
 import orjson
 import pytest
-import yaml
-from jsonschema import Draft202012Validator
 from openai import AsyncOpenAI
-from real_house import House, real_house, say
+from openai_document import openai_validator
+from real_house import House, say
 
 from tiltyard.events.schema import GenerationFinished
-
-
-@pytest.fixture(scope="module")
-def house(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with real_house(model_path, tmp_path_factory.mktemp("house")) as house:
-        yield house
 
 
 def test_the_stream_and_the_whole_answer_are_the_same_text(house: House) -> None:
@@ -110,25 +102,6 @@ def test_logprobs_cover_the_text_token_by_token(house: House) -> None:
         # Greedy: the token is the likeliest one.
         assert token.token == token.top_logprobs[0].token
         assert token.logprob == token.top_logprobs[0].logprob <= 0
-
-
-def openai_validator(shared_data: Path, name: str) -> Draft202012Validator:
-    """A schema of OpenAI's own description; its OpenAPI 3.0 `nullable` is rewritten as JSON Schema."""
-    path = shared_data / "serving" / "openai_api" / "openapi" / "openapi.yaml"
-    with path.open() as stream:
-        components = yaml.load(stream, Loader=yaml.CSafeLoader)["components"]
-
-    def rewritten(node: object) -> object:
-        if isinstance(node, list):
-            return [rewritten(item) for item in node]
-        if not isinstance(node, dict):
-            return node
-        new = {
-            key: rewritten(value) for key, value in node.items() if key not in ("nullable", "discriminator")
-        }
-        return {"anyOf": [new, {"type": "null"}]} if node.get("nullable") is True else new
-
-    return Draft202012Validator({"$ref": f"#/components/schemas/{name}", "components": rewritten(components)})
 
 
 def test_every_answer_has_the_shape_that_openai_describes(house: House, shared_data: Path) -> None:

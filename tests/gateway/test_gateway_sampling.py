@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -15,7 +13,7 @@ from jsonschema import validate
 from openai import BadRequestError
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
-from real_house import House, real_house, say
+from real_house import House, say
 
 PROMPT = "The sun rises in the east and"
 PERSON = {
@@ -28,12 +26,6 @@ PERSON = {
     "required": ["name", "age", "likes"],
     "additionalProperties": False,
 }
-
-
-@pytest.fixture(scope="module")
-def house(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with real_house(model_path, tmp_path_factory.mktemp("house")) as house:
-        yield house
 
 
 def complete(house: House, prompt: str | list[int] = PROMPT, **fields: Any) -> Completion:

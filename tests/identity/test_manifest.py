@@ -40,6 +40,7 @@ def test_every_field_of_a_behaviour_changes_its_digest(golden: Behaviour) -> Non
         "architecture": golden.architecture | {"n_layers": 31},
         "tokenizer": other,
         "chat_template": None,
+        "tool_format": "hermes",
         "system_prompt": other,
         "kv_precision": "int8",
         "adapters": (other,),

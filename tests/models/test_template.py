@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from tiltyard.errors import InvalidRequest, ModelRejected
 from tiltyard.models.template import ChatTemplate, PlainTemplate
+from tiltyard.models.template_process import TemplateProcesses
 
 TEMPLATES = "serving/chat_templates"
 NOON = datetime(2024, 7, 26, 12, 0, 0)  # noqa: DTZ001  # the moment at which the goldens were made
@@ -29,6 +32,11 @@ def render(template: ChatTemplate, context: dict[str, Any], now: datetime | None
     )
 
 
+@cache
+def template_of(folder: Path, file: str) -> ChatTemplate:
+    return ChatTemplate((folder / file).read_text())
+
+
 def golden_context(folder: Path, entry: dict[str, Any]) -> dict[str, Any]:
     context: dict[str, Any] = json.loads((folder / entry["context_file"]).read_text())
     return context | entry.get("extra_context", {})
@@ -38,11 +46,9 @@ def test_all_renderings_of_transformers_are_reproduced(shared_data: Path) -> Non
     """202 renderings of 70 real templates; no exceptions."""
     folder = shared_data / TEMPLATES
     goldens = json.loads((folder / "vectors/transformers_golden.json").read_text())["vectors"]
-    compiled: dict[str, ChatTemplate] = {}
     wrong = []
     for golden in goldens:
-        file = golden["template_file"]
-        template = compiled.setdefault(file, ChatTemplate((folder / file).read_text()))
+        template = template_of(folder, golden["template_file"])
         if render(template, golden_context(folder, golden)) != golden["expected"]:
             wrong.append(golden["id"])
     assert len(goldens) == 202
@@ -59,8 +65,66 @@ def test_what_transformers_refuses_is_refused(shared_data: Path) -> None:
         context = json.loads((folder / f"minja/{context_name}.json").read_text())
         (path,) = folder.glob(f"{file.split('/')[0]}/**/{file.split('/')[1]}")
         with pytest.raises(InvalidRequest) as refusal:
-            render(ChatTemplate(path.read_text()), context)
+            render(template_of(folder, str(path.relative_to(folder))), context)
         assert refusal.value.param == "messages"
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[TemplateProcesses]:
+    processes = TemplateProcesses()
+    yield processes
+    processes.close()
+
+
+def test_the_renderings_are_the_same_in_a_process_that_may_be_killed(
+    shared_data: Path, processes: TemplateProcesses
+) -> None:
+    folder = shared_data / TEMPLATES
+    goldens = json.loads((folder / "vectors/transformers_golden.json").read_text())["vectors"]
+    for golden in goldens[::10]:
+        variables = golden_context(folder, golden)
+        assert golden["expected"] == processes.render(
+            template_of(folder, golden["template_file"]),
+            variables.pop("messages"),
+            add_generation_prompt=variables.pop("add_generation_prompt", False),
+            bos_token=variables.pop("bos_token", ""),
+            eos_token=variables.pop("eos_token", ""),
+            now=NOON,
+            variables=variables,
+        )
+
+
+def test_a_template_that_hangs_is_killed_and_the_others_go_on() -> None:
+    processes = TemplateProcesses(render_s=1.0)
+    # Single operations that take long, each within every other limit.
+    hanging = ChatTemplate(
+        "{% for i in range(9999) %}{% set x = range(99999) | sort | unique | list %}{% endfor %}"
+    )
+    greeting = ChatTemplate("Hello {{ messages[0].content }}")
+    messages = [{"role": "user", "content": "Ann"}]
+    refusals: list[str] = []
+
+    def hang() -> None:
+        with pytest.raises(InvalidRequest) as refusal:
+            processes.render(hanging, messages)
+        refusals.append(refusal.value.message)
+
+    threads = [threading.Thread(target=hang) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    assert processes.render(greeting, messages) == "Hello Ann"
+    for thread in threads:
+        thread.join()
+    assert len(refusals) == 3
+    assert all("more than 1 seconds" in refusal for refusal in refusals)
+    assert processes.render(greeting, messages) == "Hello Ann"
+    processes.close()
+
+
+def test_a_template_refuses_in_its_own_words_from_its_process(processes: TemplateProcesses) -> None:
+    with pytest.raises(InvalidRequest, match="roles must alternate") as refusal:
+        processes.render(ChatTemplate("{{ raise_exception('roles must alternate') }}"), [])
+    assert refusal.value.param == "messages"
 
 
 DIFFERENT_FROM_HUGGINGFACE_JS = {
@@ -150,6 +214,8 @@ HOSTILE = {
     "changing messages": "{{ messages.append(1) }}",
     "memory addresses": "{{ messages.copy }}",
     "random": "{{ lipsum() }}",
+    "doubling by a call": "{% set ns = namespace(x=[1]) %}{% for i in range(60) %}{% set ns.x = dict(a=ns.x, b=ns.x) %}"
+    "{% endfor %}{{ ns.x == ns.x }}",
 }
 
 

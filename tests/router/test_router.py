@@ -7,7 +7,7 @@ from tiltyard.fleet.registry import MISSES_ALLOWED, STUCK_AFTER_MS, Registry
 from tiltyard.identity.canonical import digest_of
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Behaviour, Deployment, Weights
-from tiltyard.router.router import Queue, Router
+from tiltyard.router.router import GROUP_SLACK_TOKENS, MAX_GROUPS, Queue, Router
 from tiltyard.wire.worker import IdentityStatus, WorkerStatus
 
 
@@ -162,3 +162,33 @@ def test_a_worker_that_stood_idle_is_as_fast_as_it_was(registry: Registry) -> No
             waits.append(router.expected_wait_s(worker, ACME, 100))
     assert waits[0] == pytest.approx(waits[1], rel=0.5)
     assert 0.5 < waits[0] < 1.5
+
+
+def test_a_group_stays_with_its_worker_until_that_is_much_busier(registry: Registry) -> None:
+    router = Router(registry)
+    router.choose("plain", tenant="t", group="g")
+    first = router.choose("plain", tenant="t", group="g").worker.name
+    other = "two" if first == "one" else "one"
+    with router.lease(first, GROUP_SLACK_TOKENS):
+        assert router.choose("plain").worker.name == other
+        assert router.choose("plain", tenant="t", group="g").worker.name == first
+        # Another tenant's group of the same name is another group.
+        assert router.choose("plain", tenant="u", group="g").worker.name == other
+        with router.lease(first, 1):
+            assert router.choose("plain", tenant="t", group="g").worker.name == other
+    assert router.choose("plain", tenant="t", group="g").worker.name == other  # where its prefix is by now
+
+
+def test_a_group_moves_on_when_its_worker_is_left_out_or_gone(registry: Registry) -> None:
+    router = Router(registry)
+    first = router.choose("plain", tenant="t", group="g").worker.name
+    second = router.choose("plain", tenant="t", group="g", without={first}).worker.name
+    assert {first, second} == {"one", "two"}
+    assert router.choose("plain", tenant="t", group="g").worker.name == second
+
+
+def test_the_groups_that_are_remembered_are_bounded(registry: Registry) -> None:
+    router = Router(registry)
+    for number in range(MAX_GROUPS + 10):
+        router.choose("plain", tenant="t", group=str(number))
+    assert len(router._groups) == MAX_GROUPS

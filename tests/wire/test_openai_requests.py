@@ -70,7 +70,7 @@ def message(**fields: object) -> dict[str, object]:
         ({"model": None}, "model", "model is required and missing"),
         ({"user": "a\nb"}, "user", "without control characters"),
         (message(content=None), "messages[0].content", "is null; it must be a string"),
-        (message(role="bot"), "messages[0].role", "it must be 'system', 'user' or 'assistant'"),
+        (message(role="bot"), "messages[0].role", "it must be 'system', 'user', 'assistant' or 'tool'"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_field_and_its_limit(
@@ -90,12 +90,16 @@ def test_a_wrong_value_is_refused_with_its_field_and_its_limit(
         ({"xtc_probability": 0.5}, "xtc_probability", "unsupported_parameter"),
         ({"dry_multiplier": 0.8}, "dry_multiplier", "unsupported_parameter"),
         ({"use_beam_search": True}, "use_beam_search", "unsupported_parameter"),
-        ({"tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
+        ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type", "unsupported_parameter"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice", "unsupported_parameter"),
+        ({"functions": [{"name": "f"}]}, "functions", "unsupported_parameter"),
+        ({"function_call": "auto"}, "function_call", "unsupported_parameter"),
+        (message(role="function"), "messages[0].role", "unsupported_parameter"),
+        (message(tool_call_id="call_1"), "messages[0].tool_call_id", "unsupported_parameter"),
         ({"store": True}, "store", "unsupported_parameter"),
         ({"store": 0}, "store", "unsupported_parameter"),
         (message(name="bob"), "messages[0].name", "unsupported_parameter"),
         (message(tool_calls=[{}]), "messages[0].tool_calls", "unsupported_parameter"),
-        (message(role="tool"), "messages[0].role", "unsupported_parameter"),
         (message(cache=True), "messages[0].cache", "unknown_parameter"),
         (message(content=[{"type": "image_url"}]), "messages[0].content", "unsupported_parameter"),
         (

@@ -456,7 +456,7 @@ async def test_a_worker_that_is_still_loading_says_so() -> None:
         (completion("y" * 600), 400, "prompt"),
         (completion(logit_bias={"300": 1}), 400, "logit_bias"),
         (chat("y" * 600), 400, "messages"),
-        (chat(tools=[{"type": "function"}]), 400, "tools"),
+        (chat(tools=[{"type": "function", "function": {"name": "f"}}]), 400, "tools"),
     ],
 )
 async def test_what_cannot_be_served_is_refused_by_name(body: Json, status: int, param: str) -> None:

@@ -13,7 +13,16 @@ from starlette.types import Receive, Scope, Send
 
 from tiltyard.errors import ConfigurationError
 
-PROTOCOL_PATHS = ("/v1", "/health", "/ready", "/metrics", "/openapi.json")
+PROTOCOL_PATHS = (
+    "/v1",
+    "/tokenize",
+    "/detokenize",
+    "/render",
+    "/health",
+    "/ready",
+    "/metrics",
+    "/openapi.json",
+)
 
 
 class OneAddress:

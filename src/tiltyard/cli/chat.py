@@ -124,7 +124,7 @@ async def take_turn(client: ModelClient, conversation: Conversation, prompt: str
     """Ask, show the answer as it comes, and keep both; a stopped answer is kept as far as it came."""
     question: dict[str, Json] = {"role": "user", "content": prompt}
     stream = client.stream_chat(
-        conversation.model, [*conversation.messages, question], **conversation.settings
+        conversation.model, [*conversation.messages, question], headers=None, **conversation.settings
     )
     began = time.monotonic()
     stopped = False

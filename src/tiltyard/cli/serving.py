@@ -156,6 +156,7 @@ async def serve_until_told(
                 router=router,
                 log=log,
                 hosts=hosts,
+                unknown_fields=server_settings.unknown_fields,
                 tenants=settings.file.tenants,
                 ledger=open_ledger(settings, log),
                 require_keys=server_settings.require_keys,

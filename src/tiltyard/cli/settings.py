@@ -23,6 +23,7 @@ from tiltyard.identity.manifest import Frozen, Number, Whole
 from tiltyard.models.cache import default_cache, normalized_digest
 from tiltyard.models.sources import parse_source
 from tiltyard.router.tenants import TenantTerms
+from tiltyard.wire.leniency import UnknownFields
 from tiltyard.wire.terms import DEFAULT_WEIGHTS
 
 FILE_NAME = "tiltyard.toml"
@@ -45,6 +46,8 @@ class ServerSettings(Frozen):
     port: Whole = Field(default=8000, ge=0, le=65535)
     drain_seconds: Number = Field(default=30.0, ge=0)
     """How long answers in flight may go on after Ctrl-C."""
+    unknown_fields: UnknownFields = "refuse"
+    """What becomes of a request's field that is unknown or not honoured."""
     hosts: tuple[str, ...] = ()
     """Names under which we are served beside the loopback ones and `host`; `*`: any."""
     require_keys: bool = Field(default=False, strict=True)

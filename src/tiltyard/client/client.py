@@ -60,10 +60,13 @@ class AnswerStream:
     and `usage` are known once the iteration has ended; `identity` and `generation` once the block is entered.
     """
 
-    def __init__(self, http: httpx2.AsyncClient, url: str, body: bytes) -> None:
+    def __init__(
+        self, http: httpx2.AsyncClient, url: str, body: bytes, headers: Mapping[str, str] | None = None
+    ) -> None:
         self._http = http
         self._url = url
         self._body = body
+        self._headers = {"content-type": "application/json", **(headers or {})}
         self._response: httpx2.Response | None = None
         self._parts: list[str] = []
         self.identity = ""
@@ -71,6 +74,8 @@ class AnswerStream:
         self.model = ""
         self.finish_reason: str | None = None
         self.usage: Usage | None = None
+        self.prompt_logprobs: Json = None
+        """What a server that was asked for them sent, in vLLM's shape; read by `likelihood.py`."""
 
     @property
     def text(self) -> str:
@@ -79,9 +84,7 @@ class AnswerStream:
 
     async def __aenter__(self) -> Self:
         """Send the request; raises a `TiltyardError` when it is refused or nobody answers."""
-        request = self._http.build_request(
-            "POST", self._url, content=self._body, headers={"content-type": "application/json"}
-        )
+        request = self._http.build_request("POST", self._url, content=self._body, headers=self._headers)
         try:
             response = await self._http.send(request, stream=True)
         except httpx2.HTTPError as error:
@@ -153,6 +156,7 @@ class AnswerStream:
             self.usage = Usage(
                 usage["prompt_tokens"], usage["completion_tokens"], details.get("cached_tokens", 0)
             )
+        self.prompt_logprobs = chunk.get("prompt_logprobs") or self.prompt_logprobs
         text = ""
         for choice in chunk.get("choices", ()):
             text += choice["delta"].get("content") or ""
@@ -212,7 +216,12 @@ class ModelClient:
         await self._http.aclose()
 
     def stream_chat(
-        self, model: str, messages: Sequence[Mapping[str, Json]], **settings: Json
+        self,
+        model: str,
+        messages: Sequence[Mapping[str, Json]],
+        *,
+        headers: Mapping[str, str] | None = None,
+        **settings: Json,
     ) -> AnswerStream:
         """Ask for one streamed answer; `settings` are OpenAI fields such as `temperature` and `max_tokens`.
 
@@ -227,11 +236,18 @@ class ModelClient:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        return AnswerStream(self._http, self.base_url + "/chat/completions", orjson.dumps(body))
+        return AnswerStream(self._http, self.base_url + "/chat/completions", orjson.dumps(body), headers)
 
-    async def chat(self, model: str, messages: Sequence[Mapping[str, Json]], **settings: Json) -> Answer:
+    async def chat(
+        self,
+        model: str,
+        messages: Sequence[Mapping[str, Json]],
+        *,
+        headers: Mapping[str, str] | None = None,
+        **settings: Json,
+    ) -> Answer:
         """Ask and wait for the whole answer; cancelling the call cancels the answer on the server."""
-        async with self.stream_chat(model, messages, **settings) as stream:
+        async with self.stream_chat(model, messages, headers=headers, **settings) as stream:
             async for _ in stream:
                 pass
         return Answer(stream.text, stream.identity, stream.generation, stream.finish_reason, stream.usage)

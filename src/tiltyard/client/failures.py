@@ -74,10 +74,13 @@ def error_from_response(status: int, headers: Mapping[str, str], content: bytes)
 def error_from_body(
     status: int, body: Mapping[str, object], *, retry_after: str | None = None
 ) -> TiltyardError:
-    """Turn OpenAI's error shape into an exception; `status` decides when the code is unknown."""
-    inner = body.get("error")
-    fields: Mapping[object, object] = inner if isinstance(inner, Mapping) else {"message": str(inner)}
-    message = str(fields.get("message") or f"HTTP {status}")
+    """Turn OpenAI's error shape into an exception; `status` decides when the code is unknown.
+
+    Servers that leave out the outer object (SGLang), or say `detail` (FastAPI), are understood as well.
+    """
+    inner = body.get("error", body)
+    fields: Mapping[object, object] = inner if isinstance(inner, Mapping) else {"message": inner}
+    message = str(fields.get("message") or fields.get("detail") or f"HTTP {status} without a word")
     param = _text(fields.get("param"))
     code = _text(fields.get("code"))
     if status == 429:

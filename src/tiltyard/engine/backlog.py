@@ -1,7 +1,8 @@
 """The queue: requests that hold no blocks, by class and tenant, and the order in which they may come in.
 
 Between classes and between tenants the smallest virtual counter goes first (`fairness.py`). Among one tenant's
-requests the shortest goes first, so that long contexts do not hold up short ones. Whoever is passed ages by what
+requests those go first whose group came in last, since their common prefix is in memory now; then the shortest, so
+that long contexts do not hold up short ones. Whoever is passed ages by what
 was run before it; when that is as much as it would have taken itself, nobody passes it any more.
 """
 
@@ -23,6 +24,8 @@ class Backlog:
         self._shares = shares
         self._queues: dict[RequestClass, dict[str, list[RunningSequence]]] = {name: {} for name in CLASSES}
         self._arrivals = 0
+        self._groups: dict[tuple[RequestClass, str], str] = {}
+        """By class and tenant, while something of it waits: the group of who came in last."""
 
     def __len__(self) -> int:
         return sum(len(queue) for queues in self._queues.values() for queue in queues.values())
@@ -56,6 +59,7 @@ class Backlog:
         queue.remove(sequence)
         if not queue:
             del queues[request.tenant]
+            self._groups.pop((request.priority, request.tenant), None)
             counters = self._shares.tenants[request.priority]
             counters.left(request.tenant)
             if not queues:
@@ -63,13 +67,17 @@ class Backlog:
             if len(counters) > PRUNE_TENANTS + 2 * len(queues):
                 counters.forget(queues)
 
-    def admitted(self, sequence: RunningSequence, blocked: Collection[RunningSequence]) -> None:
-        """Take out who was admitted; those it passed age: older ones of its tenant, and who found no room."""
+    def admitted(self, sequence: RunningSequence, cost: int, blocked: Collection[RunningSequence]) -> None:
+        """Take out who was admitted, to run `cost` tokens that no cache has.
+
+        Those it passed age: older ones of its tenant, and who found no room.
+        """
         self.remove(sequence)
         sequence.passed = 0.0
-        cost = sequence.pending
         weights = self._shares.config.weights
         own = sequence.request
+        if own.tenant in self._queues[own.priority]:
+            self._groups[own.priority, own.tenant] = own.group
         for other in self._queues[own.priority].get(own.tenant, ()):
             if other.arrival < sequence.arrival and other not in blocked:
                 other.passed += cost
@@ -92,7 +100,8 @@ class Backlog:
             heads = [
                 head
                 for tenant, queue in queues.items()
-                if (name, tenant) not in closed_tenants and (head := _head(queue, skip)) is not None
+                if (name, tenant) not in closed_tenants
+                and (head := _head(queue, skip, self._groups.get((name, tenant), ""))) is not None
             ]
             if heads:
                 return min(heads, key=lambda s: (counters[s.request.tenant], s.arrival))
@@ -110,8 +119,11 @@ class Backlog:
         return queues[request.tenant]
 
 
-def _head(queue: list[RunningSequence], skip: Collection[RunningSequence]) -> RunningSequence | None:
-    """The first that gave way before or is aged, else the shortest."""
+def _head(
+    queue: list[RunningSequence], skip: Collection[RunningSequence], group: str
+) -> RunningSequence | None:
+    """The first that gave way before or is aged, else the shortest of the group, if it has any, or of all."""
     candidates = [sequence for sequence in queue if sequence not in skip]
     urgent = next((sequence for sequence in candidates if sequence.preemptions or sequence.aged), None)
-    return urgent or min(candidates, key=lambda s: s.pending, default=None)
+    own = [sequence for sequence in candidates if sequence.request.group == group] if group else []
+    return urgent or min(own or candidates, key=lambda s: s.pending, default=None)

@@ -216,10 +216,10 @@ class Engine:
     def check_integrity(self) -> None:
         """Raise `BlockAccountingError` unless every block is accounted for exactly once."""
         scheduler, paging = self._scheduler, self._paging
-        paging.pool.check(paging.holders(scheduler.running))
+        paging.pool.check(paging.holders(scheduler.holding))
         paging.tree.check()
         in_tree = {node.block for node in paging.tree.nodes()}
-        owned = {int(b) for s in scheduler.running for b in s.table[: s.blocks]} - in_tree
+        owned = {int(b) for s in scheduler.holding for b in s.table[: s.blocks]} - in_tree
         if paging.pool.free + len(in_tree) + len(owned) != self.config.kv_blocks:
             raise BlockAccountingError(
                 f"{paging.pool.free} free + {len(in_tree)} cached + {len(owned)} owned "
@@ -310,7 +310,7 @@ class Engine:
             self._speculator.learn(drafts, choices)
         for choice in choices:
             if choice.finish is not None:
-                self._retire(choice.sequence)
+                self._retire(choice.sequence, finished=True)
                 self.counters.finished += 1
         for sequence in failures:
             self._retire(sequence)
@@ -328,11 +328,14 @@ class Engine:
             batch=tuple((s.request.request_id, chunk) for s, chunk in (*plan.work, *plan.texts)),
         )
 
-    def _retire(self, sequence: RunningSequence) -> None:
+    def _retire(self, sequence: RunningSequence, *, finished: bool = False) -> None:
         del self._requests[sequence.request.request_id]
         if self._speculator is not None:
             self._speculator.forget(sequence)
-        self._scheduler.drop(sequence)
+        if finished:
+            self._scheduler.finish(sequence)
+        else:
+            self._scheduler.drop(sequence)
 
     def _count(self, plan: Plan, total: int) -> None:
         counters = self.counters

@@ -67,8 +67,7 @@ class Paging:
         if sequence.prompt_scores is None:  # else it must run the positions that it wants scores of
             self._restore(sequence)
         sequence.computed = len(path) * size
-        if sequence.prompt_scores is None:
-            self._copy_part(sequence, running)
+        self._copy_part(sequence, running)
         while sequence.blocks * size < len(sequence.tokens):
             self.take_block(sequence)
 
@@ -147,6 +146,8 @@ class Paging:
         """Start behind the part of a block that somebody has computed already, in a copy of it to write on."""
         path, namespace = sequence.path, sequence.request.namespace
         limit = len(sequence.tokens) - 1  # one token must run
+        if sequence.prompt_scores is not None:  # and so must the one before the first that has no score yet
+            limit = min(limit, sequence.prompt_scores.known - 1)
         start = len(path) * self.block_tokens
         source, common = self._running_part(sequence, running, limit)
         held: Node | None = None

@@ -5,6 +5,9 @@ scores of its 32 tokens beside the KV. They are a function of the path that lead
 therefore the same bits for everybody who walks it. The score of a block's first token comes from the position
 before it: a prompt whose scores are known up to some block runs again from one block earlier, and the block in
 between gives both its own scores (equal bits) and the first one of the next.
+
+Who wants the scores of the prompt's end alone gets them from there on; what lies before comes from the cache, whether
+it was scored or not.
 """
 
 from __future__ import annotations
@@ -28,14 +31,15 @@ class ScoredNode(Protocol):
 
 
 class ScoredPrompt:
-    """The scores of one prompt, as far as they are known: those of its first `known` tokens."""
+    """The scores of one prompt, as far as they are known: those of its tokens from `first` to before `known`."""
 
-    def __init__(self, prompt: Sequence[int], top: int, block_tokens: int) -> None:
+    def __init__(self, prompt: Sequence[int], top: int, block_tokens: int, start: int = 0) -> None:
         count = len(prompt)
         self._tokens = np.array(prompt, np.int32)
         self._top = top
         self._size = block_tokens
-        self.known = 1  # the first token follows nothing: it has no score
+        self.first = min(start, count)
+        self.known = max(1, self.first)  # the first token of all follows nothing: it has no score
         self.scores = PromptScores(
             np.zeros(count, np.float32),
             np.zeros(count, np.int32),
@@ -53,11 +57,12 @@ class ScoredPrompt:
         if not self.missing:
             return len(path)
         for index, node in enumerate(path):
+            start, end = index * self._size, (index + 1) * self._size
+            if end <= self.known:
+                continue
             if node.scores is None or node.scores.top_ids.shape[1] < self._top:
                 break
-            start, end = index * self._size, (index + 1) * self._size
-            if end > self.known:
-                self._put(start, node.scores)
+            self._put(start, node.scores)
         if not self.missing:
             return len(path)
         return min(len(path), (self.known - 1) // self._size)
@@ -86,6 +91,8 @@ class ScoredPrompt:
             start, end = index * self._size, (index + 1) * self._size
             if end > self.known:
                 return
+            if start < self.first:
+                continue
             if node.scores is None or node.scores.top_ids.shape[1] < self._top:
                 node.scores = self._cut(start, end)
 

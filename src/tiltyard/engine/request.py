@@ -81,6 +81,10 @@ class EngineRequest:
     """Every token is masked by it."""
     prompt_logprobs: int | None = None
     """As `top_logprobs`, for the tokens of the prompt; they come with the first token."""
+    prompt_logprobs_from: int = 0
+    """The first position of the prompt whose token is wanted scored; those before it may be left out."""
+    group: str = ""
+    """Requests of one tenant in one group go on from a common prefix and come in together; empty: no group."""
 
 
 class EmbeddedText(NamedTuple):

@@ -18,7 +18,7 @@ from tiltyard.engine.backlog import Backlog
 from tiltyard.engine.budget import PrefillBudget
 from tiltyard.engine.fairness import CLASSES, RANK, FairnessConfig, FairShares
 from tiltyard.engine.paging import Paging
-from tiltyard.engine.prefix import Node
+from tiltyard.engine.prefix import Node, common_prefix
 from tiltyard.engine.request import EmbeddedText, EngineCounters, EngineRequest, Expired, RequestClass
 from tiltyard.engine.sequence import RunningSequence
 from tiltyard.errors import TiltyardError
@@ -63,6 +63,8 @@ class Scheduler:
         self.waiting = Backlog(self.shares)
         self.running: list[RunningSequence] = []
         """In order of admission."""
+        self._lingering: list[RunningSequence] = []
+        """Finished in the last step, with a part of a block that somebody waits for; kept until it can be copied."""
         self._timed: dict[RunningSequence, None] = {}  # those with a deadline; a set with an order
         self._budget = PrefillBudget(fairness.weights)
         self._max_batch_tokens = max_batch_tokens
@@ -79,12 +81,22 @@ class Scheduler:
 
     def drop(self, sequence: RunningSequence) -> None:
         """Forget a sequence, finished or not; its blocks are free, or stay in the tree as a cache."""
-        self._timed.pop(sequence, None)
-        if sequence in self.running:
+        self._let_go()  # whoever waited may be gone with it
+        self._forget(sequence)
+
+    def finish(self, sequence: RunningSequence) -> None:
+        """As `drop`, for one that has its whole answer: who waits for its prompt may still copy from it."""
+        if sequence.awaited:
+            self._timed.pop(sequence, None)
             self.running.remove(sequence)
-            self.paging.release(sequence)
+            self._lingering.append(sequence)
         else:
-            self.waiting.remove(sequence)
+            self._forget(sequence)
+
+    @property
+    def holding(self) -> list[RunningSequence]:
+        """Every sequence that holds blocks."""
+        return self.running + self._lingering
 
     def schedule(self, now_s: float) -> Plan:
         """Choose this step's work and make room for it."""
@@ -95,8 +107,11 @@ class Scheduler:
             held = set()  # nobody is kept waiting
         decodes = [s for s in self.running if s.pending == 1 and s not in held]
         grown = {s for s in decodes if s not in plan.preempted and self._grow(s, plan)}
+        for sequence in self.running:
+            sequence.awaited = False
         if not plan.preempted:
             self._admit(plan, self._max_batch_tokens - len(grown))
+        self._let_go()
         # Never more than the budget: max_sequences is not.
         plan.work = [(s, 1) for s in decodes if s in grown and s not in plan.preempted]
         prefills = [s for s in self.running if s not in grown and s not in held and s.pending > 0]
@@ -133,7 +148,7 @@ class Scheduler:
                 self._counters.expired_in_queue += 1
             else:
                 continue
-            self.drop(sequence)
+            self._forget(sequence)
 
     def _admit(self, plan: Plan, budget: int) -> None:
         skip: set[RunningSequence] = set()  # wait for a prefix that is being computed
@@ -149,11 +164,12 @@ class Scheduler:
             uncached = len(sequence.tokens) - len(path) * self.paging.block_tokens
             if self._enough_before(sequence, uncached, budget) or self._no_place(request.priority):
                 closed.add(request.priority)
-            elif self._being_computed(sequence, len(path)):
+            elif (leader := self._being_computed(sequence, len(path))) is not None:
+                leader.awaited = True
                 skip.add(sequence)
             elif self._make_room(sequence, path, plan):
                 self._counters.passed += any(s.arrival < sequence.arrival for s in self.waiting)
-                self.waiting.admitted(sequence, blocked)
+                self.waiting.admitted(sequence, uncached, blocked)
                 self._enter(sequence, path)
                 plan.admitted.append(sequence)
                 for victim in plan.preempted:  # what it left is not for its equals
@@ -199,7 +215,7 @@ class Scheduler:
 
     def _enter(self, sequence: RunningSequence, path: list[Node]) -> None:
         """Start to run a sequence for which there is room."""
-        self.paging.place(sequence, path, self.running)
+        self.paging.place(sequence, path, self.holding)
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.computed
             self._counters.prefix_query_tokens += len(sequence.tokens)
@@ -257,28 +273,50 @@ class Scheduler:
             spare = max(spare, pool.total // HEADROOM)
         return available >= new_blocks + spare
 
-    def _being_computed(self, sequence: RunningSequence, cached_blocks: int) -> bool:
-        """Whether a running prefill, no less urgent, will soon have its next block, or all of a short prompt."""
+    def _being_computed(self, sequence: RunningSequence, cached_blocks: int) -> RunningSequence | None:
+        """A running prefill, no less urgent, that will soon have enough of its next block to copy, or all of it."""
         cached = cached_blocks * self.paging.block_tokens
         end = min(cached + self.paging.block_tokens, len(sequence.tokens) - 1)
         if end - cached < WORTH_WAITING:
-            return False
-        start = None
+            return None
+        before, wanted = None, sequence.tokens[cached:end]
         for leader in self.running:
             if (
                 leader.pending > 1
+                and leader.computed < end
                 and leader.request.namespace == sequence.request.namespace
                 and RANK[leader.request.priority] <= RANK[sequence.request.priority]
             ):
-                start = sequence.tokens[:end] if start is None else start
-                if len(leader.tokens) >= end and leader.tokens[:end] == start and leader.computed < end:
-                    return True
-        return False
+                before = sequence.tokens[:cached] if before is None else before
+                common = common_prefix(leader.tokens[cached:end], wanted)
+                if (
+                    common >= WORTH_WAITING
+                    and leader.computed < cached + common
+                    and leader.tokens[:cached] == before
+                ):
+                    return leader
+        return None
+
+    def _forget(self, sequence: RunningSequence) -> None:
+        self._timed.pop(sequence, None)
+        if sequence in self.running:
+            self.running.remove(sequence)
+            self.paging.release(sequence)
+        else:
+            self.waiting.remove(sequence)
+
+    def _let_go(self) -> None:
+        """Nobody copies any more from those that have finished."""
+        for sequence in self._lingering:
+            self.paging.release(sequence)
+        self._lingering.clear()
 
     def _grow(self, sequence: RunningSequence, plan: Plan) -> bool:
         """Make room for one more token, preempting the least urgent, latest admitted; False if that was `sequence`."""
         if sequence.computed < sequence.blocks * self.paging.block_tokens:
             return True
+        if not self.paging.free:
+            self._let_go()
         while not self.paging.free:
             victim = max(reversed(self.running), key=lambda s: RANK[s.request.priority])
             self._preempt(victim, plan)

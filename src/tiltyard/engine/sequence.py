@@ -25,6 +25,7 @@ class RunningSequence:
         "accepted_tokens",
         "account",
         "arrival",
+        "awaited",
         "blocks",
         "cached_tokens",
         "computed",
@@ -66,6 +67,8 @@ class RunningSequence:
         self.furthest = 0
         """Tokens that have ever had KV: what is run again after a preemption is not charged twice."""
         self.arrival = 0
+        self.awaited = False
+        """Whether somebody waits, in this step, for what it computes."""
         self.passed = 0.0
         """Tokens run for requests that were admitted past this one."""
         self.preemptions = 0
@@ -75,7 +78,9 @@ class RunningSequence:
         self.prompt_scores = (
             None
             if request.prompt_logprobs is None
-            else ScoredPrompt(request.prompt, request.prompt_logprobs, block_tokens)
+            else ScoredPrompt(
+                request.prompt, request.prompt_logprobs, block_tokens, start=request.prompt_logprobs_from
+            )
         )
 
     @property

@@ -8,13 +8,21 @@ import sys
 from pathlib import Path
 
 from tiltyard.events import schema
-from tiltyard.events.schema import EVENT_TYPES, ChoiceOutcome, ContentRef, Contestant, StructureRef
+from tiltyard.events.schema import (
+    EVENT_TYPES,
+    ChoiceOutcome,
+    ContentRef,
+    Contestant,
+    StructureRef,
+    ToolRef,
+    ToolsRef,
+)
 from tiltyard.identity.manifest import Frozen
 
 BEGIN = "<!-- tables: written by python -m tiltyard.events.reference docs/events.md -->\n"
 END = "<!-- end of tables -->\n"
 
-PARTS: tuple[type[Frozen], ...] = (ContentRef, ChoiceOutcome, StructureRef, Contestant)
+PARTS: tuple[type[Frozen], ...] = (ContentRef, ChoiceOutcome, StructureRef, ToolsRef, ToolRef, Contestant)
 """Values inside events that have a table of their own."""
 
 

@@ -16,7 +16,7 @@ from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment, F
 
 Side = Literal["a", "b"]
 Choice = Literal["a", "b", "tie", "both_bad"]
-FinishReason = Literal["stop", "length", "cancelled", "failed", "deadline"]
+FinishReason = Literal["stop", "length", "tool_calls", "cancelled", "failed", "deadline"]
 Credential = Literal["production", "research"]
 """What an API key is for: to serve people, or to learn about models."""
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64), PlainSerializer(str, return_type=str, when_used="json")]
@@ -79,17 +79,45 @@ class StructureRef(Frozen):
     """Library and version that made the masks; a replay with another one may differ."""
 
 
+class ToolRef(Frozen):
+    """One function that a request offered; how it is described is in the vault, beside the prompt."""
+
+    name: str
+    """Its name."""
+    side_effects: bool | None = None
+    """Whether running it changes something; `None`: nobody said, so it may."""
+
+
+class ToolsRef(Frozen):
+    """The tools that a request offered."""
+
+    functions: tuple[ToolRef, ...]
+    """In the request's order."""
+    choice: Literal["auto", "required", "named"]
+    """What the model was to do with them."""
+    name: str | None = None
+    """The function that had to be called, if one was named."""
+    parallel: bool
+    """Whether more than one call might come."""
+    digest: Digest
+    """Names tools and choice."""
+    engine: str | None = None
+    """Library and version that held a forced call to its form; a replay with another one may differ."""
+
+
 class ChoiceOutcome(Frozen):
     """How one of the `n` answers of a generation ended."""
 
     index: int
     """0 to `n` - 1."""
     finish_reason: FinishReason
-    """`stop`, `length`, `cancelled`, `failed` or `deadline`."""
+    """`stop`, `length`, `tool_calls`, `cancelled`, `failed` or `deadline`."""
     stop_match: str | None = None
     """The stop string that ended it, if one did."""
     completion_tokens: int
     """Tokens of this answer."""
+    called: tuple[str, ...] = ()
+    """Functions that it called, in order."""
 
 
 class GenerationFinished(EventData):
@@ -98,7 +126,7 @@ class GenerationFinished(EventData):
     TYPE: ClassVar[str] = "tiltyard.generation.finished.v1"
     generation: str
     """Generation id, `gen_…`; also the event's subject and the response's `id`."""
-    endpoint: Literal["chat.completions", "completions"]
+    endpoint: Literal["chat.completions", "completions", "responses", "messages"]
     """Which door was used."""
     behaviour: Digest
     """Behaviour digest of the identity that answered."""
@@ -117,7 +145,7 @@ class GenerationFinished(EventData):
     prompt: ContentRef | None
     """The request as served: messages or prompt, in canonical JSON."""
     response: ContentRef | None
-    """`{"choices": [{"index", "text", "token_ids", "finish_reason"}]}` in canonical JSON."""
+    """`{"choices": [{"index", "text", "token_ids", "finish_reason"}]}` in canonical JSON; `message` where tools are called."""
     prompt_token_digest: Digest | None
     """Digest of the prompt's token ids as the engine saw them."""
     sampling: DefaultSampling
@@ -148,6 +176,8 @@ class GenerationFinished(EventData):
     """Tokens of the prompt's end that were kept; `None`: all."""
     structure: StructureRef | None = None
     """The grammar that every token was held to."""
+    tools: ToolsRef | None = None
+    """The functions that might be called; `None`: none."""
     stream: bool
     """Whether it was streamed."""
     choices: tuple[ChoiceOutcome, ...]

@@ -25,15 +25,23 @@ from tiltyard.gateway.guard import Guard
 from tiltyard.gateway.health import health_routes
 from tiltyard.gateway.hop import Hop
 from tiltyard.gateway.keyring import KeyRing
+from tiltyard.gateway.messages import message_routes
 from tiltyard.gateway.models import model_routes
 from tiltyard.gateway.openapi import describe
+from tiltyard.gateway.responses import response_routes
+from tiltyard.gateway.telling import Tellings
+from tiltyard.gateway.tokens import token_routes
 from tiltyard.gateway.websocket import socket_routes
 from tiltyard.router.ledger import Ledger, MemoryLedger
 from tiltyard.router.router import Router
 from tiltyard.router.tenants import TenantTerms
 from tiltyard.telemetry.metrics import GatewayMetrics
 from tiltyard.wire.embeddings import EmbeddingsRequest
+from tiltyard.wire.leniency import UnknownFields
+from tiltyard.wire.messages import CountTokensRequest, MessagesRequest
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
+from tiltyard.wire.responses import ResponsesRequest
+from tiltyard.wire.tokens import DetokenizeRequest, TokenizeRequest
 
 
 def create_gateway(
@@ -42,6 +50,7 @@ def create_gateway(
     log: EventLog,
     hosts: Iterable[str] = (),
     max_body_bytes: int = MAX_BODY_BYTES,
+    unknown_fields: UnknownFields = "refuse",
     tenants: Mapping[str, TenantTerms] | None = None,
     ledger: Ledger | None = None,
     require_keys: bool = False,
@@ -64,26 +73,37 @@ def create_gateway(
         ledger=ledger or MemoryLedger(),
         metrics=metrics,
         max_body_bytes=max_body_bytes,
+        unknown_fields=unknown_fields,
+        tellings=Tellings(),
         answering=set(),
     )
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
+        await door.tellings.aclose()
         await door.hop.aclose()
         await gate.keys.aclose()
         await door.ledger.aclose()
 
-    app = FastAPI(title="tiltyard", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="tiltyard",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     app.state.answering = door.answering
+    app.state.tellings = door.tellings
     app.add_middleware(GateMiddleware, gate=gate, errors=metrics.errors)
     app.add_middleware(Guard, hosts=tuple(hosts))
 
-    async def answer_error(_request: Request, error: Exception) -> Response:
+    async def answer_error(request: Request, error: Exception) -> Response:
         if not isinstance(error, TiltyardError):
             raise error
         door.metrics.errors.labels(error.code).inc()
-        return error_response(error)
+        return error_response(error, path=request.url.path)
 
     app.add_exception_handler(TiltyardError, answer_error)
     app.add_exception_handler(HTTPException, answer_http_exception)
@@ -92,12 +112,27 @@ def create_gateway(
     for routes in (
         chat_routes,
         completion_routes,
+        response_routes,
+        message_routes,
         embedding_routes,
+        token_routes,
         model_routes,
         health_routes,
         socket_routes,
         admin_routes,
     ):
         app.include_router(routes(door))
-    describe(app, (ChatCompletionRequest, CompletionRequest, EmbeddingsRequest, NewKeyRequest, RotateRequest))
+    models = (
+        ChatCompletionRequest,
+        CompletionRequest,
+        ResponsesRequest,
+        MessagesRequest,
+        CountTokensRequest,
+        EmbeddingsRequest,
+        TokenizeRequest,
+        DetokenizeRequest,
+        NewKeyRequest,
+        RotateRequest,
+    )
+    describe(app, models)
     return app

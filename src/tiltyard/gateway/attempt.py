@@ -10,10 +10,11 @@ import orjson
 
 from tiltyard.client.failures import error_from_body, error_from_response
 from tiltyard.errors import UpstreamFailed
-from tiltyard.gateway.collect import Chunk, Endpoint
+from tiltyard.gateway.collect import Kind
 from tiltyard.gateway.hop import Hop
 from tiltyard.identity.canonical import Digest
 from tiltyard.router.router import Route
+from tiltyard.wire.phrasing import Chunk
 from tiltyard.wire.sse import DONE, SseParser
 from tiltyard.wire.worker import HEADER_CACHED_TOKENS, HEADER_PROMPT_DIGEST, HEADER_PROMPT_TOKENS
 
@@ -45,10 +46,10 @@ class PromptFacts:
 class Attempt:
     """The request, on its way to one worker."""
 
-    def __init__(self, hop: Hop, route: Route, endpoint: Endpoint) -> None:
+    def __init__(self, hop: Hop, route: Route, kind: Kind) -> None:
         self._hop = hop
         self._route = route
-        path = "/v1/chat/completions" if endpoint == "chat.completions" else "/v1/completions"
+        path = "/v1/chat/completions" if kind == "chat" else "/v1/completions"
         self._url = route.url + path
         self.reached = False
         """Whether the worker may have begun: not when it refused the connection."""

@@ -8,12 +8,14 @@ from typing import Literal, TypeAlias, cast
 
 from tiltyard.events.schema import FinishReason
 from tiltyard.identity.canonical import Json
+from tiltyard.wire.phrasing import Chunk
 from tiltyard.wire.worker import FinishedAnswer
 
-Chunk: TypeAlias = dict[str, Json]
-"""One frame of a worker's stream, parsed."""
-
-Endpoint: TypeAlias = Literal["chat.completions", "completions"]
+Endpoint: TypeAlias = Literal["chat.completions", "completions", "responses", "messages"]
+"""By which door a request came."""
+Kind: TypeAlias = Literal["chat", "completion"]
+"""What a worker is asked for; every protocol's request is one of the two."""
+ENDPOINT_OF: Mapping[Kind, Endpoint] = {"chat": "chat.completions", "completion": "completions"}
 
 
 @dataclass
@@ -22,6 +24,10 @@ class CollectedChoice:
 
     index: int
     parts: list[str] = field(default_factory=list)
+    raw: list[str] = field(default_factory=list)
+    """What the model wrote, where calls of tools are read from it."""
+    calls: list[dict[str, Json]] = field(default_factory=list)
+    """Calls as a whole answer shows them."""
     token_ids: list[int] = field(default_factory=list)
     frames: int = 0
     """Frames with text: about the tokens, when the worker does not tell their ids on the way."""
@@ -33,8 +39,36 @@ class CollectedChoice:
 
     @property
     def text(self) -> str:
-        """The text so far."""
+        """The content so far."""
         return "".join(self.parts)
+
+    @property
+    def written(self) -> str:
+        """The text as the model wrote it so far, calls of tools and all."""
+        return "".join(self.raw or self.parts)
+
+    @property
+    def message(self) -> dict[str, Json]:
+        """The assistant's message so far."""
+        message: dict[str, Json] = {"role": "assistant", "content": self.text, "refusal": None}
+        if self.calls:
+            message |= {"content": self.text or None, "tool_calls": [*self.calls]}
+        return message
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """The functions called so far."""
+        return tuple(cast(Mapping[str, str], call["function"])["name"] for call in self.calls)
+
+    def take_call(self, delta: Mapping[str, Json]) -> None:
+        """Put a piece of a call to what came of it before."""
+        function = cast(Mapping[str, str], delta["function"])
+        if "id" in delta:
+            called: dict[str, Json] = {"name": function["name"], "arguments": function["arguments"]}
+            self.calls.append({"id": delta["id"], "type": "function", "function": called})
+        else:
+            known = cast(dict[str, str], self.calls[cast(int, delta["index"])]["function"])
+            known["arguments"] += function["arguments"]
 
     @property
     def tokens(self) -> int:
@@ -71,6 +105,10 @@ class Collected:
         collected = self.choices[cast(int, choice["index"])]
         delta = choice.get("delta")
         text = cast(str | None, choice.get("text") if delta is None else cast(Chunk, delta).get("content"))
+        for call in cast(Sequence[Chunk], (cast(Chunk, delta).get("tool_calls") if delta else None) or ()):
+            collected.take_call(call)
+        if raw := cast(str | None, choice.pop("raw", None)):
+            collected.raw.append(raw)
         token_ids = cast(Sequence[int], choice.pop("token_ids", None) or ())
         collected.token_ids += token_ids
         if text and (echoed := cast(int, choice.pop("echoed_characters", 0))):
@@ -88,13 +126,13 @@ class Collected:
 
 
 def whole_answer(
-    collected: Collected, endpoint: Endpoint, head: Mapping[str, Json], usage: Mapping[str, Json]
+    collected: Collected, kind: Kind, head: Mapping[str, Json], usage: Mapping[str, Json]
 ) -> Chunk:
     """Put the frames together to the answer of a request that is not streamed."""
     choices: list[Json] = []
     for choice in collected.choices:
-        if endpoint == "chat.completions":
-            body: Chunk = {"message": {"role": "assistant", "content": choice.text, "refusal": None}}
+        if kind == "chat":
+            body: Chunk = {"message": choice.message}
             logprobs = _joined(choice.logprobs, ("content",)) and {
                 **_joined(choice.logprobs, ("content",)), "refusal": None,
             }  # fmt: skip
@@ -111,8 +149,8 @@ def whole_answer(
                 "finish_reason": choice.finish_reason,
             }
         )
-    kind = "chat.completion" if endpoint == "chat.completions" else "text_completion"
-    whole: Chunk = {**head, "object": kind, "choices": choices, "usage": usage}
+    name = "chat.completion" if kind == "chat" else "text_completion"
+    whole: Chunk = {**head, "object": name, "choices": choices, "usage": usage}
     if collected.prompt_logprobs is not None:
         whole["prompt_logprobs"] = collected.prompt_logprobs
     return whole

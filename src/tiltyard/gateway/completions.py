@@ -6,11 +6,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tiltyard.gateway.answers import answer
-from tiltyard.gateway.body import read_body
+from tiltyard.gateway.answers import answer, openai_words
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.openapi import request_schema
-from tiltyard.wire.openai import CompletionRequest, parse_completion_request
+from tiltyard.gateway.taking import take
+from tiltyard.wire.openai import CompletionRequest, completion_request
 
 
 def completion_routes(door: Door) -> APIRouter:
@@ -25,7 +25,7 @@ def completion_routes(door: Door) -> APIRouter:
     )
     async def completions(request: Request) -> Response:
         """Continue a prompt without a chat template, whole or as a stream of server-sent events."""
-        asked = parse_completion_request(await read_body(request, door.max_body_bytes))
-        return await answer(door, asked, request)
+        taken = await take(door, request, completion_request)
+        return await answer(door, taken.asked, request, taken, openai_words(taken.asked))
 
     return routes

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from tiltyard.events.log import EventLog
 from tiltyard.gateway.gate import Gate
 from tiltyard.gateway.hop import Hop
+from tiltyard.gateway.telling import Tellings
 from tiltyard.router.ledger import Ledger
 from tiltyard.router.router import Router
 from tiltyard.telemetry.metrics import GatewayMetrics
+from tiltyard.wire.leniency import UnknownFields
 
 
 @dataclass(frozen=True)
@@ -27,5 +29,9 @@ class Door:
     """What tenants may use and have used."""
     metrics: GatewayMetrics
     max_body_bytes: int
+    unknown_fields: UnknownFields
+    """Whether a field that we do not know is refused or dropped, where a request does not say."""
+    tellings: Tellings
+    """Answers that outlive their connection."""
     answering: set[asyncio.Task[None]]
     """Answers under way on WebSockets: a server that ends waits for them before it closes its sockets."""

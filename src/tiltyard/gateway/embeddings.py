@@ -13,15 +13,16 @@ from starlette.responses import Response
 from tiltyard.client.failures import error_from_response
 from tiltyard.errors import Overloaded, Unavailable
 from tiltyard.gateway.attempt import WorkerLost
-from tiltyard.gateway.body import read_body, while_connected
+from tiltyard.gateway.body import while_connected
 from tiltyard.gateway.caller import current_caller
 from tiltyard.gateway.charge import Charge
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.errors import CLIENT_CLOSED
 from tiltyard.gateway.openapi import request_schema
+from tiltyard.gateway.taking import take
 from tiltyard.router.ledger import Ask
 from tiltyard.router.router import Route
-from tiltyard.wire.embeddings import EmbeddingsRequest, parse_embeddings_request
+from tiltyard.wire.embeddings import EmbeddingsRequest, embeddings_request
 from tiltyard.wire.terms import ServiceTerms
 from tiltyard.wire.worker import HEADER_IDENTITY, HEADER_TENANT
 
@@ -42,11 +43,13 @@ def embedding_routes(door: Door) -> APIRouter:
         """One vector of length 1 for each text; nothing is generated, so nothing is recorded."""
         began = time.perf_counter()
         terms = ServiceTerms.read(request.headers)
-        asked = parse_embeddings_request(await read_body(request, door.max_body_bytes))
+        asked, headers, _ = await take(door, request, embeddings_request)
         try:
-            return await while_connected(_charged(door, asked, terms, began), request.receive)
+            response = await while_connected(_charged(door, asked, terms, began), request.receive)
         except ClientDisconnect:
             return Response(status_code=CLIENT_CLOSED)
+        response.headers.update(headers)
+        return response
 
     return routes
 

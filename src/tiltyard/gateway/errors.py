@@ -1,4 +1,4 @@
-"""Errors of the door itself, and how every error leaves it: OpenAI's shape, with a retry hint."""
+"""Errors of the door itself, and how every error leaves it: in the protocol's shape, with a retry hint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tiltyard.errors import InvalidRequest, NotFound, TiltyardError, to_http
+from tiltyard.errors import InvalidRequest, NotFound, TiltyardError
+from tiltyard.identity.canonical import Json
+from tiltyard.wire.messages_answer import anthropic_refusal
+from tiltyard.wire.phrasing import Refusal, openai_refusal
 
 CLIENT_CLOSED = 499
 """Status for our own records of a client that hung up; nobody receives it."""
@@ -64,17 +67,35 @@ class MethodNotAllowed(InvalidRequest):
     default_code = "method_not_allowed"
 
 
-def error_response(error: TiltyardError, headers: Mapping[str, str] | None = None) -> Response:
-    """Answer with an error in OpenAI's shape."""
-    status, extra, body = to_http(error)
-    if isinstance(error, InvalidApiKey):
-        extra = {**extra, "www-authenticate": "Bearer"}
-    return Response(orjson.dumps(body), status, {**extra, **(headers or {})}, media_type="application/json")
+MESSAGES_PATH = "/v1/messages"
 
 
-def error_data(error: TiltyardError) -> bytes:
-    """The same shape as the data of a stream's last frame."""
-    return orjson.dumps(to_http(error)[2])
+def refused(error: TiltyardError, path: str) -> Refusal:
+    """An error in the shape that the clients of a path read: Anthropic's on its own routes, else OpenAI's."""
+    if path == MESSAGES_PATH or path.startswith(MESSAGES_PATH + "/"):
+        return anthropic_refusal(error)
+    return openai_refusal(error)
+
+
+def error_response(
+    error: TiltyardError, headers: Mapping[str, str] | None = None, *, path: str = ""
+) -> Response:
+    """Answer a request to `path` with an error."""
+    asked = {"www-authenticate": "Bearer"} if isinstance(error, InvalidApiKey) else {}
+    return refusal_response(refused(error, path), {**asked, **(headers or {})})
+
+
+def refusal_response(
+    refusal: Refusal, headers: Mapping[str, str] | None = None, *, usage: Mapping[str, Json] | None = None
+) -> Response:
+    """Answer with a worded error, and the usage of what was done in vain."""
+    body = {**refusal.body} if usage is None else {**refusal.body, "usage": usage}
+    return Response(
+        orjson.dumps(body),
+        refusal.status,
+        {**refusal.headers, **(headers or {})},
+        media_type="application/json",
+    )
 
 
 async def answer_http_exception(request: Request, error: Exception) -> Response:
@@ -84,14 +105,17 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
     place = f"{request.method} {request.url.path}"
     if error.status_code == 404:
         return error_response(
-            NotFound(f"{place} does not exist; /openapi.json lists what does", code="unknown_url")
+            NotFound(f"{place} does not exist; /openapi.json lists what does", code="unknown_url"),
+            path=request.url.path,
         )
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
         return error_response(
-            MethodNotAllowed(f"{place} is not allowed; use {allowed or 'another method'}"), error.headers
+            MethodNotAllowed(f"{place} is not allowed; use {allowed or 'another method'}"),
+            error.headers,
+            path=request.url.path,
         )
-    return error_response(InvalidRequest(f"{place}: {error.detail}"), error.headers)
+    return error_response(InvalidRequest(f"{place}: {error.detail}"), error.headers, path=request.url.path)
 
 
 async def answer_nobody(_request: Request, _error: Exception) -> Response:
@@ -99,6 +123,7 @@ async def answer_nobody(_request: Request, _error: Exception) -> Response:
     return Response(status_code=CLIENT_CLOSED)
 
 
-async def answer_unexpected(_request: Request, _error: Exception) -> Response:
+async def answer_unexpected(request: Request, _error: Exception) -> Response:
     """Exception handler for our own mistakes; the traceback goes to the server's log, not to the client."""
-    return error_response(TiltyardError("an unexpected error; the server's log has the details"))
+    unexpected = TiltyardError("an unexpected error; the server's log has the details")
+    return error_response(unexpected, path=request.url.path)

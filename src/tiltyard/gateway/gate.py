@@ -120,7 +120,7 @@ class GateMiddleware:
             caller = await self.gate.admit(headers, scope["path"])
         except TiltyardError as error:
             self._errors.labels(error.code).inc()
-            await error_response(error)(scope, receive, send)
+            await error_response(error, path=scope["path"])(scope, receive, send)
             return
         token = CALLER.set(caller)
         try:

@@ -6,8 +6,9 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from typing import cast
 
 import orjson
 from pydantic import ValidationError
@@ -26,14 +27,16 @@ from tiltyard.events.vault import NewContent
 from tiltyard.gateway.attempt import Attempt, WorkerLost
 from tiltyard.gateway.caller import current_caller
 from tiltyard.gateway.charge import Charge
-from tiltyard.gateway.collect import Chunk, Collected, Endpoint, whole_answer
+from tiltyard.gateway.collect import ENDPOINT_OF, Collected, Endpoint, Kind, whole_answer
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.record import Asked, Ending, event_of, said
 from tiltyard.identity.canonical import Json, canonical_json
 from tiltyard.router.ledger import Ask
 from tiltyard.router.router import Lease, Queue
 from tiltyard.telemetry.metrics import BLIND
+from tiltyard.wire.answers import UsageJson, usage_json
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
+from tiltyard.wire.phrasing import AnswerEnd, Chunk
 from tiltyard.wire.terms import ServiceTerms
 from tiltyard.wire.worker import HEADER_GENERATION, HEADER_IDENTITY, HEADER_TENANT
 
@@ -66,15 +69,19 @@ class Generation:
         door: Door,
         request: ChatCompletionRequest | CompletionRequest,
         *,
+        generation_id: str | None = None,
+        created: int | None = None,
+        endpoint: Endpoint | None = None,
+        kept: Mapping[str, Json] | None = None,
         traceparent: str | None = None,
         blind: bool = False,
         terms: ServiceTerms | None = None,
     ) -> None:
-        self.id = new_generation_id()
+        self.id = generation_id or new_generation_id()
         self.request = request
-        self.endpoint: Endpoint = (
-            "chat.completions" if isinstance(request, ChatCompletionRequest) else "completions"
-        )
+        self.kind: Kind = "chat" if isinstance(request, ChatCompletionRequest) else "completion"
+        self.endpoint = endpoint or ENDPOINT_OF[self.kind]
+        self._kept = kept or {}
         self._door = door
         caller = current_caller()
         caller.terms.check_model(request.model)
@@ -85,13 +92,13 @@ class Generation:
         self._blind = blind
         self._label = BLIND if blind else self.identity_name
         """What the metrics call the identity."""
-        self._route = door.router.choose(self.identity_name)
+        self._route = door.router.choose(self.identity_name, tenant=caller.tenant, group=self._terms.group)
         self.seed = draw_seed() if request.seed is None else request.seed
         self.collected = Collected(request.n)
-        self._created = int(time.time())
+        self._created = int(time.time()) if created is None else created
         self._began = time.perf_counter()
         self._first_token_ms: float | None = None
-        self._attempt = Attempt(door.hop, self._route, self.endpoint)
+        self._attempt = Attempt(door.hop, self._route, self.kind)
         self._reached_before = False
         self._charge = Charge(door.ledger, door.metrics, caller, self._ask())
         self._recording: asyncio.Future[None] | None = None
@@ -105,6 +112,27 @@ class Generation:
     def behaviour(self) -> str:
         """The behaviour digest of the identity that answers."""
         return self._route.identity.behaviour
+
+    @property
+    def ran(self) -> bool:
+        """Whether a worker began to read the prompt, so that there is usage to tell."""
+        return self._attempt.prompt.tokens > 0 or self.collected.usage is not None
+
+    @property
+    def usage(self) -> UsageJson:
+        """Tokens so far; of an answer that has ended, all of them."""
+        if (usage := self.collected.usage) is not None:
+            return cast(UsageJson, usage)
+        prompt = self._attempt.prompt
+        completion = sum(choice.tokens for choice in self.collected.choices)
+        return usage_json(prompt.tokens, completion, prompt.cached_tokens)
+
+    @property
+    def end(self) -> AnswerEnd:
+        """How the first answer ended."""
+        finished = self.collected.finished
+        stop_match = finished.choices[0].stop_match if finished is not None and finished.choices else None
+        return AnswerEnd(self.collected.choices[0].finish_reason or "stop", stop_match, self.usage)
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """Yield the frames for the client; the last one has the usage, and the event is durable before it.
@@ -154,7 +182,7 @@ class Generation:
         async with aclosing(self.chunks()) as chunks:
             async for _ in chunks:
                 pass
-        return whole_answer(self.collected, self.endpoint, self._head, self.collected.usage or {})
+        return whole_answer(self.collected, self.kind, self._head, self.collected.usage or {})
 
     @property
     def _head(self) -> Chunk:
@@ -176,7 +204,7 @@ class Generation:
                     name, self._estimated_tokens(), blind=self._blind, queue=self._queue
                 ) as lease:
                     self._reached_before |= self._attempt.reached
-                    self._attempt = Attempt(self._door.hop, self._route, self.endpoint)
+                    self._attempt = Attempt(self._door.hop, self._route, self.kind)
                     async with aclosing(self._attempt.frames(*self._for_worker())) as frames:
                         async for chunk in frames:
                             begun = True
@@ -261,7 +289,7 @@ class Generation:
 
     def _encrypted(self, words: Json) -> tuple[NewContent, NewContent]:
         log, subject = self._door.log, self._caller.subject(self.request.user)
-        prompt = log.content(subject, canonical_json(self.request.served_prompt))
+        prompt = log.content(subject, canonical_json({**self.request.served_prompt, **self._kept}))
         return prompt, log.content(subject, canonical_json(words))
 
     def _measure(self, event: GenerationFinished) -> None:
@@ -316,7 +344,7 @@ class Generation:
     def _estimated_prompt_tokens(self) -> int:
         request = self.request
         if isinstance(request, ChatCompletionRequest):
-            return sum(len(message.content) for message in request.messages) // CHARACTERS_A_TOKEN
+            return sum(len(message.content or "") for message in request.messages) // CHARACTERS_A_TOKEN
         text = isinstance(request.prompt, str)
         return len(request.prompt) // CHARACTERS_A_TOKEN if text else len(request.prompt)
 

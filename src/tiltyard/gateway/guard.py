@@ -40,7 +40,7 @@ class Guard:
         if (refusal := _too_large(scope) or self._refusal(scope, headers)) is None:
             await self.app(scope, receive, send)
         else:  # a WebSocket's handshake is answered as any other request
-            await error_response(refusal)(scope, receive, send)
+            await error_response(refusal, path=scope["path"])(scope, receive, send)
 
     def _refusal(self, scope: Scope, headers: dict[bytes, str]) -> Refused | None:
         host = headers.get(b"host", "")

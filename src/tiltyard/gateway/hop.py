@@ -5,6 +5,7 @@ aiohttp's parser is compiled: a streamed token costs a third of what the general
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 
 import aiohttp
@@ -12,6 +13,8 @@ import aiohttp
 CONNECT_S = 5.0
 SILENCE_S = 600.0
 """Longest silence of a worker, queueing included, before its answer is given up."""
+LARGE_BYTES = 1 << 20
+"""A body from here on is sent in pieces, so that writing it does not hold up the loop."""
 KEEP_IDLE_S = 2.0
 """Shorter than the 5 s after which a worker closes an idle connection: no request may meet that closing."""
 
@@ -33,7 +36,8 @@ class Hop:
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S),
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
-        return await self._session.post(url, data=body, headers=headers, allow_redirects=False)
+        data = body if len(body) < LARGE_BYTES else io.BytesIO(body)
+        return await self._session.post(url, data=data, headers=headers, allow_redirects=False)
 
     async def aclose(self) -> None:
         """Close every connection."""

@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import NamedTuple
 
-from tiltyard.events.schema import ChoiceOutcome, FinishReason, GenerationFinished, StructureRef
+from tiltyard.events.schema import (
+    ChoiceOutcome,
+    FinishReason,
+    GenerationFinished,
+    StructureRef,
+    ToolRef,
+    ToolsRef,
+)
 from tiltyard.gateway.attempt import PromptFacts
 from tiltyard.gateway.collect import Collected, Endpoint
 from tiltyard.identity.canonical import Json
@@ -50,24 +57,28 @@ class Asked(NamedTuple):
 def said(collected: Collected, ending: Ending) -> Json:
     """The answers for the vault, token by token as far as they are known."""
     if (finished := collected.finished) is not None:
-        choices: list[Json] = [
-            _choice(c.index, c.text, list(c.token_ids), c.finish_reason) for c in finished.choices
-        ]
+        choices = [_choice(c.index, c.text, list(c.token_ids), c.finish_reason) for c in finished.choices]
     else:
         choices = [
-            _choice(c.index, c.text, c.token_ids, c.finish_reason or ending.finish) for c in collected.choices
+            _choice(c.index, c.written, c.token_ids, c.finish_reason or ending.finish)
+            for c in collected.choices
         ]
+    for choice, came in zip(choices, collected.choices, strict=True):
+        if came.calls:  # read from the text, with ids that a conversation goes on from
+            choice["message"] = came.message
     return {"choices": choices}
 
 
-def _choice(index: int, text: str, token_ids: list[int], finish_reason: str) -> Json:
+def _choice(index: int, text: str, token_ids: list[int], finish_reason: str) -> dict[str, Json]:
     return {"index": index, "text": text, "token_ids": token_ids, "finish_reason": finish_reason}
 
 
 def event_of(asked: Asked, collected: Collected, ending: Ending) -> GenerationFinished:
     """The event, still without its references into the vault."""
     request, identity, finished = asked.request, asked.route.identity, collected.finished
-    facts = _facts_so_far(asked, collected, ending) if finished is None else _worker_facts(finished)
+    facts = (
+        _facts_so_far(asked, collected, ending) if finished is None else _worker_facts(finished, collected)
+    )
     return GenerationFinished.model_validate(
         {
             "generation": asked.generation,
@@ -80,6 +91,7 @@ def event_of(asked: Asked, collected: Collected, ending: Ending) -> GenerationFi
             "prompt": None,
             "response": None,
             **_decoding(request, None if finished is None else finished.structure_engine),
+            "tools": _tools(request, None if finished is None else finished.structure_engine),
             "n": request.n,
             "stream": request.stream,
             "error": ending.error,
@@ -103,13 +115,28 @@ def _decoding(
     return members
 
 
-def _worker_facts(finished: FinishedAnswer) -> Mapping[str, object]:
+def _tools(request: ChatCompletionRequest | CompletionRequest, engine: str | None) -> ToolsRef | None:
+    use = request.tool_use if isinstance(request, ChatCompletionRequest) else None
+    if use is None:
+        return None
+    return ToolsRef(
+        functions=tuple(ToolRef(name=t.function.name, side_effects=t.side_effects) for t in use.tools),
+        choice=use.choice,
+        name=use.name,
+        parallel=use.parallel,
+        digest=use.digest,
+        engine=engine,
+    )
+
+
+def _worker_facts(finished: FinishedAnswer, collected: Collected) -> Mapping[str, object]:
     choices = tuple(
         ChoiceOutcome(
             index=c.index,
             finish_reason=c.finish_reason,
             stop_match=c.stop_match,
             completion_tokens=len(c.token_ids),
+            called=collected.choices[c.index].called,
         )
         for c in finished.choices
     )
@@ -121,7 +148,10 @@ def _facts_so_far(asked: Asked, collected: Collected, ending: Ending) -> Mapping
     identity = asked.route.identity
     choices = tuple(
         ChoiceOutcome(
-            index=c.index, finish_reason=c.finish_reason or ending.finish, completion_tokens=c.tokens
+            index=c.index,
+            finish_reason=c.finish_reason or ending.finish,
+            completion_tokens=c.tokens,
+            called=c.called,
         )
         for c in collected.choices
     )

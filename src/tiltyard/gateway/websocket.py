@@ -100,7 +100,7 @@ class Conversation:
             terms=ServiceTerms.read(self._socket.headers, request.service_tier),
         )
         self._model = request.model
-        self._messages = [message.model_dump() for message in request.messages]
+        self._messages = [message.to_json() for message in request.messages]
         self._answering = asyncio.create_task(self._answer(generation))
         self._door.answering.add(self._answering)
         self._answering.add_done_callback(self._door.answering.discard)
@@ -142,6 +142,8 @@ class Conversation:
                     for piece in cast(list[dict[str, dict[str, Json]]], chunk["choices"]):
                         if text := piece["delta"].get("content"):
                             await self._send({"type": "delta", "content": text})
+                        if calls := piece["delta"].get("tool_calls"):
+                            await self._send({"type": "delta", "tool_calls": calls})
         except asyncio.CancelledError:
             # Only `_cancel` cancels this task, and it waits for it: the client asked, or is gone.
             await self._finish(generation, "cancelled")
@@ -159,7 +161,7 @@ class Conversation:
 
     async def _finish(self, generation: Generation, finish_reason: Json) -> None:
         collected = generation.collected
-        self._messages.append({"role": "assistant", "content": collected.choices[0].text})
+        self._messages.append(collected.choices[0].message)
         await self._send(
             {
                 "type": "done",

@@ -7,6 +7,11 @@ from typing import Literal
 from tiltyard.identity.manifest import DefaultSampling, Frozen
 from tiltyard.identity.rope import RopeScaling
 
+ToolFormatName = Literal[
+    "hermes", "smollm2", "llama3", "mistral", "mistral-args", "tool-calls", "nemotron", "granite", "cohere"
+]
+"""How models write calls of tools (`models/tool_formats.py`)."""
+
 
 class DraftDeclaration(Frozen):
     """A second model that guesses for the first one; both must have the same tokenizer."""
@@ -44,6 +49,8 @@ class IdentityDeclaration(Frozen):
     """What an embedding is made of; not given: as the file says, or the last token."""
     chat_template: str = "model"
     """`model` (the file's own), `off` (turns are joined as plain text) or a path to a Jinja file."""
+    tool_format: Literal["auto", "off"] | ToolFormatName = "auto"
+    """How the model writes calls of tools; `auto`: as its chat template says."""
     system_prompt: str | None = None
     """Put in front of a conversation that brings no system message of its own."""
     sampling: DefaultSampling = DefaultSampling()

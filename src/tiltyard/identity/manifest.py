@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from tiltyard.identity.canonical import Digest, Json, digest_of_json
 
@@ -66,6 +66,8 @@ class Behaviour(Frozen):
     tokenizer: Digest
     chat_template: Digest | None
     """Digest of the template's bytes; `None` when the chat template is off."""
+    tool_format: str | None = None
+    """How the model writes calls of tools; `None`: it was not made for tools. Left out of the JSON then."""
     system_prompt: Digest | None = None
     kv_precision: Literal["f16", "int8"] = "f16"
     adapters: tuple[Digest, ...] = ()
@@ -82,6 +84,13 @@ class Behaviour(Frozen):
     def to_json(self) -> Json:
         """The JSON that is canonicalised and digested."""
         value: Json = self.model_dump(mode="json")
+        return value
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_there(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
+        value: dict[str, object] = serialize(self)
+        if self.tool_format is None:
+            del value["tool_format"]  # manifests of before there were tools keep their digests
         return value
 
 

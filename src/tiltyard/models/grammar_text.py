@@ -5,6 +5,7 @@ The forms of `Structure` (`wire/structured.py`): JSON schemas, regular expressio
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -27,6 +28,7 @@ LARK_TEMPERATURE = re.compile(r"^[ \t]*([A-Za-z_]\w*)\[[^\]\n]*\btemperature\b",
 """`rule[temperature=2.0]: …`: the library reads it and leaves it to its caller, which would be to ignore it."""
 LARK_CHARACTER = re.compile(r"\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\x[0-9a-fA-F]{2}|\\.|.", re.DOTALL)
 WHERE_IN_OURS = re.compile(r"^at 1\(\d+\): failed to compile JSON schema: ")
+WHERE_IN_TOOLS = re.compile(r"^at (\d+)\(\d+\): failed to compile JSON schema: (.*)", re.DOTALL)
 MORE = re.compile(r"\n   1 \| |\n<backtrace>|\n<non-verbose/>|\n<state>")
 """What the library adds to its reasons."""
 NO_TEXT = "NoExtension"
@@ -46,7 +48,7 @@ def grammar_text(structure: Structure) -> str:
     """Write a demand as a grammar; raises `NotExpressible`. What it means is checked when it is compiled."""
     match structure.kind:
         case "json_object" | "json_schema":
-            return _json(structure)
+            return f"start: {json_rule(structure)}{NO_FORCING}"
         case "regex":
             # The library escapes what must be escaped inside /…/.
             made = orjson.loads(LLMatcher.grammar_from_regex(structure.source))
@@ -55,6 +57,8 @@ def grammar_text(structure: Structure) -> str:
             return "start: " + " | ".join(map(_quoted, orjson.loads(structure.source))) + NO_FORCING
         case "grammar":
             return _lark(structure.source)
+        case "tools":
+            return structure.source + NO_FORCING
 
 
 def explain(structure: Structure, message: str) -> NotExpressible:
@@ -62,9 +66,29 @@ def explain(structure: Structure, message: str) -> NotExpressible:
     first = WHERE_IN_OURS.sub("", MORE.split(message, maxsplit=1)[0]).strip()
     if NO_TEXT in first:
         return NotExpressible("no text satisfies it")
+    if structure.kind == "tools":
+        return _explain_tools(structure.source, first)
     if structure.kind not in ("json_object", "json_schema"):
         return NotExpressible(first)
-    schema: Json = orjson.loads(structure.source)
+    return _explain_json(orjson.loads(structure.source), first)
+
+
+def _explain_tools(source: str, message: str) -> NotExpressible:
+    """The same for the schema of one function, whose place in `tools` the name of its rule tells."""
+    if (found := WHERE_IN_TOOLS.match(message)) is None:
+        return NotExpressible(message)
+    line = source.split("\n")[int(found.group(1)) - 1]
+    rule, _, schema = line.partition(" %json ")
+    if not rule.startswith("call_"):
+        return NotExpressible(found.group(2))
+    parameters, _ = json.JSONDecoder().raw_decode(schema)  # behind it stands what ends the call
+    inner = _explain_json(parameters, found.group(2))
+    number = rule.removeprefix("call_").partition(":")[0]
+    place = f"tools[{number}].function.parameters{'' if inner.path is None else inner.path[1:]}"
+    return NotExpressible(inner.reason, place)
+
+
+def _explain_json(schema: Json, first: str) -> NotExpressible:
     if match := UNIMPLEMENTED.match(first):
         words = orjson.loads(match.group(1))
         path = next((p for word in words for p in _paths_of_keyword(schema, word)), None)
@@ -77,7 +101,8 @@ def explain(structure: Structure, message: str) -> NotExpressible:
     return NotExpressible(first, _path_of_mention(schema, first))
 
 
-def _json(structure: Structure) -> str:
+def json_rule(structure: Structure) -> str:
+    """A JSON demand as the body of a rule; raises `NotExpressible`."""
     schema = orjson.loads(structure.source)
     if isinstance(schema, bool):
         if not schema:
@@ -89,7 +114,7 @@ def _json(structure: Structure) -> str:
         raise NotExpressible("x-guidance may not be set by a request", "$.x-guidance")
     schema["x-guidance"] = {"lenient": False, "whitespace_flexible": structure.any_whitespace}
     try:
-        return f"start: %json {orjson.dumps(schema).decode()}{NO_FORCING}"
+        return f"%json {orjson.dumps(schema).decode()}"
     except TypeError as error:
         raise NotExpressible("the schema is nested too deeply") from error
 

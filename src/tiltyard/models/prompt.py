@@ -6,11 +6,15 @@ Why and how: `docs/decisions/0001-control-tokens-in-content.md`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from tiltyard.errors import ContextTooLong, InvalidRequest
 from tiltyard.models.template import ChatTemplate, PlainTemplate
+from tiltyard.models.template_process import Renderer
 from tiltyard.models.tokenizer import Tokenizer
 
+Said: TypeAlias = tuple[Sequence[Mapping[str, object]], Sequence[Mapping[str, object]]]
+"""Messages and tools: what comes from outside."""
 PRIVATE_USE = range(0xE000, 0xF900)
 """Code points that mean nothing by themselves: the stand-ins come from here."""
 
@@ -20,30 +24,40 @@ def encode_messages(
     tokenizer: Tokenizer,
     messages: Sequence[Mapping[str, object]],
     *,
+    tools: Sequence[Mapping[str, object]] = (),
     most_tokens: int | None = None,
+    renderer: Renderer | None = None,
 ) -> list[int]:
-    """Render a conversation and encode it: control tokens come from the template, never from the messages.
+    """Render a conversation and encode it: control tokens come from the template, never from messages or tools.
 
     For messages that do not spell control tokens the ids equal those of encoding the rendered text with
     control tokens on, as Hugging Face does. Raises `InvalidRequest` (`param="messages"`), and `ContextTooLong`
-    before a text is encoded that cannot have as few as `most_tokens`.
+    before a text is encoded that cannot have as few as `most_tokens`. Without `renderer` the template runs in
+    this process.
     """
     if isinstance(template, PlainTemplate):
         text = template.render(messages)
         refuse_too_long(tokenizer, text, most_tokens, "messages")
         return prompt_ids(tokenizer, text, special=False)
 
-    def render(conversation: Sequence[Mapping[str, object]]) -> str:
-        text = template.render(
-            conversation, bos_token=_spelling(tokenizer.bos_id), eos_token=_spelling(tokenizer.eos_id)
+    def render(said: Said) -> str:
+        conversation, shown = said
+        bos, eos, variables = (
+            _spelling(tokenizer.bos_id),
+            _spelling(tokenizer.eos_id),
+            {"tools": shown or None},
         )
+        if renderer is None:
+            text = template.render(conversation, bos_token=bos, eos_token=eos, variables=variables)
+        else:
+            text = renderer.render(template, conversation, bos_token=bos, eos_token=eos, variables=variables)
         refuse_too_long(tokenizer, text, most_tokens, "messages")
         return text
 
     def _spelling(token_id: int | None) -> str:
         return "" if token_id is None else tokenizer.token_text(token_id)
 
-    return tokenizer.encode_segments(_segments(render, tokenizer, messages))
+    return tokenizer.encode_segments(_segments(render, tokenizer, (messages, tools)))
 
 
 def refuse_too_long(tokenizer: Tokenizer, text: str, most_tokens: int | None, param: str) -> None:
@@ -65,13 +79,9 @@ def prompt_ids(tokenizer: Tokenizer, text: str, *, special: bool) -> list[int]:
     return ids
 
 
-def _segments(
-    render: Callable[[Sequence[Mapping[str, object]]], str],
-    tokenizer: Tokenizer,
-    messages: Sequence[Mapping[str, object]],
-) -> list[str | int]:
-    rendered = render(messages)
-    texts = _texts(messages)
+def _segments(render: Callable[[Said], str], tokenizer: Tokenizer, said: Said) -> list[str | int]:
+    rendered = render(said)
+    texts = _texts(said)
     edges = {edge for token in tokenizer.control_tokens for edge in (token[0], token[-1])}
     if not any(edge in text for text in texts for edge in edges):
         # No message holds a character that a control token begins or ends with.
@@ -80,10 +90,10 @@ def _segments(
     back = str.maketrans({stand_in: edge for edge, stand_in in stand_ins.items()})
     # All edge characters of the messages hidden: what is still a control token is the template's own.
     everywhere = str.maketrans(stand_ins)
-    hidden = render(_mapped(messages, lambda text: text.translate(everywhere)))
+    hidden = render(_mapped(said, lambda text: text.translate(everywhere)))
     if hidden.translate(back) != rendered:
         # The template looks into the messages (`'</think>' in content`); hide only whole control tokens.
-        hidden = render(_mapped(messages, lambda text: _break_control(tokenizer, text, stand_ins)))
+        hidden = render(_mapped(said, lambda text: _break_control(tokenizer, text, stand_ins)))
     return [
         segment if isinstance(segment, int) else segment.translate(back)
         for segment in tokenizer.split_control(hidden)
@@ -128,12 +138,12 @@ def _texts(value: object) -> list[str]:
     return []
 
 
-def _mapped(
-    messages: Sequence[Mapping[str, object]], change: Callable[[str], str]
-) -> list[dict[str, object]]:
-    return [
-        {change(key): _mapped_value(item, change) for key, item in message.items()} for message in messages
-    ]
+def _mapped(said: Said, change: Callable[[str], str]) -> Said:
+    messages, tools = (
+        [{change(key): _mapped_value(item, change) for key, item in one.items()} for one in many]
+        for many in said
+    )
+    return messages, tools
 
 
 def _mapped_value(value: object, change: Callable[[str], str]) -> object:

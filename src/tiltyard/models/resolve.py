@@ -16,7 +16,11 @@ from tiltyard.models.architecture import Architecture
 from tiltyard.models.prompt import encode_messages
 from tiltyard.models.stored import StoredModel, stored_format, tokenizer_digest_of
 from tiltyard.models.template import ChatTemplate, PlainTemplate
+from tiltyard.models.template_process import Renderer
 from tiltyard.models.tokenizer import Tokenizer
+from tiltyard.models.tool_formats import BY_NAME, FORMATS, ONE_CALL_ONLY, ToolFormat, detect
+from tiltyard.models.tool_prompt import concerns_tools, messages_with_calls, told_in_words
+from tiltyard.wire.tools import ToolUse
 
 TEMPLATE_KEY = "tokenizer.chat_template"
 
@@ -30,6 +34,22 @@ class ResolvedIdentity:
     system_prompt: str | None
     architecture: Architecture
     adapter: Adapter | None = None
+
+    @property
+    def tool_format(self) -> ToolFormat | None:
+        """How it writes calls of tools; `None` if it was not made for tools."""
+        return next((row for row in FORMATS if row.name == self.behaviour.tool_format), None)
+
+    @property
+    def forced_tool_format(self) -> ToolFormat:
+        """How it is made to write calls that are demanded of it."""
+        return self.tool_format or BY_NAME["smollm2"]
+
+    def may_call_at_once(self, tools: ToolUse) -> bool:
+        """Whether one answer may have several calls: some templates refuse a conversation with such a message."""
+        return tools.parallel and not (
+            isinstance(self.template, ChatTemplate) and ONE_CALL_ONLY in self.template.source
+        )
 
     def put_artifacts(self, store: IdentityStore) -> None:
         """Keep the manifest and the bytes of template and system prompt under their digests."""
@@ -70,6 +90,7 @@ def resolve(
         architecture=architecture.to_manifest(),
         tokenizer=tokenizer_digest_of(gguf),
         chat_template=template.digest,
+        tool_format=_tool_format(declaration, template),
         system_prompt=None if system_prompt is None else digest_of(system_prompt.encode()),
         kv_precision=declaration.kv_precision,
         adapters=() if adapter is None else (adapter.digest,),
@@ -84,9 +105,11 @@ def render_prompt(
     tokenizer: Tokenizer,
     messages: Sequence[Mapping[str, object]],
     *,
+    tools: ToolUse | None = None,
     most_tokens: int | None = None,
+    renderer: Renderer | None = None,
 ) -> list[int]:
-    """Turn a conversation into token ids: system prompt, template, encoding.
+    """Turn a conversation into token ids: system prompt, tools, template, encoding.
 
     The identity's system prompt goes in front of a conversation that brings none of its own. What messages
     (and system prompt) say can never become a control token; see `tiltyard.models.prompt`.
@@ -95,7 +118,30 @@ def render_prompt(
         message.get("role") == "system" for message in messages
     ):
         messages = [{"role": "system", "content": resolved.system_prompt}, *messages]
-    return encode_messages(resolved.template, tokenizer, messages, most_tokens=most_tokens)
+    shown: list[dict[str, object]] = []
+    if tools is not None or any(map(concerns_tools, messages)):
+        if resolved.template.shows_tools:
+            messages = messages_with_calls(messages)
+            shown = [] if tools is None else [tool.for_template() for tool in tools.tools]
+        else:
+            messages = told_in_words(messages, tools, resolved.forced_tool_format)
+    return encode_messages(
+        resolved.template, tokenizer, messages, tools=shown, most_tokens=most_tokens, renderer=renderer
+    )
+
+
+def _tool_format(declaration: IdentityDeclaration, template: ChatTemplate | PlainTemplate) -> str | None:
+    if declaration.tool_format == "off":
+        return None
+    if declaration.tool_format != "auto":
+        if not template.shows_tools and declaration.tool_format != "smollm2":
+            raise ConfigurationError(
+                f"tool_format is {declaration.tool_format}, and the chat template does not show tools to the model; "
+                'use a template that does, or tool_format "smollm2", which tells of them in words',
+                param="tool_format",
+            )
+        return declaration.tool_format
+    return detect(template.source) if isinstance(template, ChatTemplate) and template.shows_tools else None
 
 
 def stored_types(gguf: StoredModel) -> tuple[str, ...]:

@@ -105,10 +105,10 @@ def render_bounded(pieces: Callable[[], Iterable[str]]) -> str:
         _budget.reset(token)
 
 
-def characters_in(value: Value) -> int:
+def characters_in(value: Value, *, printed: bool = True) -> int:
     """Return about how many characters a value prints as, giving up past `MAX_CHARACTERS`.
 
-    Raises `LimitExceeded` for objects whose text would be a memory address.
+    Raises `LimitExceeded` for objects whose text would be a memory address, if it is to be `printed`.
     """
     total = 0
     waiting: list[Value] = [value]
@@ -130,8 +130,10 @@ def characters_in(value: Value) -> int:
         elif type(item).__name__ in ("dict_keys", "dict_values", "dict_items", "LoopContext", "_GroupTuple"):
             total += 16
             waiting.extend(item if type(item).__name__.startswith("dict_") else ())
-        else:
+        elif printed:
             raise LimitExceeded(f"it prints a {type(item).__name__}, which has no text of its own")
+        else:
+            total += 16
     return total
 
 
@@ -139,6 +141,8 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     """Compiles chat templates; one instance a template."""
 
     intercepted_binops = frozenset(("+", "*", "**", "%"))
+    names: frozenset[str] = frozenset()
+    """Variables that the compiled template reads."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -200,6 +204,14 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         if isinstance(owner, str | bytes | int) and not isinstance(__obj, type):
             args = tuple(list(value) if isinstance(value, GeneratorType) else value for value in args)
             _price_method(budget, owner, getattr(__obj, "__name__", ""), (*args, *kwargs.values()))
+        elif isinstance(__obj, type):  # `dict(a=x, b=x)` doubles as a literal does
+            budget.spend(
+                sum(
+                    characters_in(value, printed=False)
+                    for value in (*args, *kwargs.values())
+                    if _is_container(value)
+                )
+            )
         return super().call(__context, __obj, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Value, right: Value) -> Value:
@@ -229,10 +241,11 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         return wrapped
 
     def compile_chat(self, source: str) -> Any:
-        """Compile a template with its loops, joins and literals under the budget."""
+        """Compile a template with its loops, joins and literals under the budget; sets `names`."""
         if len(source) > MAX_SOURCE_CHARACTERS:
             raise LimitExceeded(f"it is longer than {MAX_SOURCE_CHARACTERS:,} characters")
         tree = self.parse(source)
+        self.names = frozenset(node.name for node in tree.find_all(nodes.Name) if node.ctx == "load")
         _instrument(tree)
         code = self.compile(tree)
         return self.template_class.from_code(self, code, self.make_globals(None))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Protocol
+from typing import Protocol, cast
 
 import orjson
 
@@ -24,7 +24,7 @@ from tiltyard.errors import InvalidRequest, ModelRejected, NotFound
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import BattleTurnFinished, GenerationFinished
 from tiltyard.identity.canonical import Digest, digest_of
-from tiltyard.identity.declaration import IdentityDeclaration
+from tiltyard.identity.declaration import IdentityDeclaration, ToolFormatName
 from tiltyard.identity.manifest import Behaviour
 from tiltyard.identity.rope import RopeScaling
 from tiltyard.identity.store import IdentityStore
@@ -35,11 +35,14 @@ from tiltyard.models.resolve import TEMPLATE_KEY
 from tiltyard.models.stored import open_model
 from tiltyard.wire.decoding import Decoding
 from tiltyard.wire.structured import Structure
+from tiltyard.wire.tools import ToolUse
 from tiltyard.wire.worker import FinishedAnswer
 from tiltyard.worker.host import HostSettings
 from tiltyard.worker.local import LocalModel
 
 NAME = "replayed"
+ENDED = ("stop", "length", "tool_calls")
+"""Ends that the model made; at any other the answer was cut off."""
 
 
 class FindModel(Protocol):
@@ -153,9 +156,9 @@ class Replayer:
         model = self._model(event.behaviour)
         # An answer that was cut off is compared up to the cut: no more tokens than the longest one had. What fitted
         # into the worker's memory may have cut it too, and this machine may have more.
-        cut = any(choice.finish_reason != "stop" for choice in recorded)
+        cut = any(choice.finish_reason not in ENDED for choice in recorded)
         longest = max((len(choice.token_ids) for choice in recorded), default=0)
-        messages, text = prompt.get("messages"), prompt.get("prompt")
+        messages, text, tools = prompt.get("messages"), prompt.get("prompt"), prompt.get("tool_use")
         return model.generate(
             NAME,
             messages=messages if isinstance(messages, list) else None,
@@ -165,6 +168,7 @@ class Replayer:
             max_tokens=max(1, longest) if cut else None,
             decoding=self._decoding(event, prompt.get("structure"), most_tokens=longest if cut else None),
             n=event.n,
+            tools=None if tools is None else ToolUse.from_json(tools),
         )
 
     def _decoding(self, event: GenerationFinished, structure: object, *, most_tokens: int | None) -> Decoding:
@@ -210,6 +214,7 @@ class Replayer:
             model=NAME,
             quantization=wanted.weights.served_as,
             kv_precision=wanted.kv_precision,
+            tool_format=cast(ToolFormatName, wanted.tool_format or "off"),
             pooling="mean" if wanted.architecture.get("pooling") == "mean" else "last",
             rope_scaling=None
             if wanted.rope_scaling is None
@@ -241,7 +246,7 @@ def first_difference(recorded: Sequence[Recorded], again: FinishedAnswer) -> str
         for position, (old, new) in enumerate(zip(choice.token_ids, other.token_ids, strict=False)):
             if old != new:
                 return f"answer {choice.index}, token {position}: recorded {old}, made {new}"
-        cut = choice.finish_reason not in ("stop", "length")
+        cut = choice.finish_reason not in ENDED
         if len(choice.token_ids) != len(other.token_ids) and not cut:
             return (
                 f"answer {choice.index}: recorded {len(choice.token_ids)} tokens, "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -12,6 +13,12 @@ from tiltyard.fleet.registry import Registry, Worker
 from tiltyard.router.pace import Pace
 from tiltyard.wire.terms import ServiceClass
 from tiltyard.wire.worker import IdentityStatus
+
+MAX_GROUPS = 4_096
+"""Groups whose worker is remembered; the least recently used are forgotten."""
+GROUP_SLACK_TOKENS = 4_096
+"""Unfinished tokens by which a group's worker may be ahead of the least loaded one and still keep the group."""
+
 
 Clock = Callable[[], float]
 
@@ -54,7 +61,7 @@ class Route(NamedTuple):
 
 
 class Router:
-    """Resolves model names and chooses workers: the fewest unfinished tokens first."""
+    """Resolves model names and chooses workers: the fewest unfinished tokens first, groups kept together."""
 
     def __init__(
         self, registry: Registry, aliases: Mapping[str, str] | None = None, *, clock: Clock = time.monotonic
@@ -65,6 +72,8 @@ class Router:
         self.aliases = dict(aliases or {})
         """Public name to identity name."""
         self._leases: dict[str, set[Lease]] = {}
+        self._groups: OrderedDict[tuple[str, str, str], str] = OrderedDict()
+        """The worker that has the prefix of an identity's, a tenant's group."""
         for alias, identity in self.aliases.items():
             if alias == identity:
                 raise ConfigurationError(f"alias {alias!r} names itself; name an identity", param="aliases")
@@ -84,8 +93,12 @@ class Router:
             )
         return identity
 
-    def choose(self, identity: str, *, without: Collection[str] = ()) -> Route:
+    def choose(
+        self, identity: str, *, without: Collection[str] = (), tenant: str = "", group: str = ""
+    ) -> Route:
         """The living worker with the fewest unfinished tokens; raises `Unavailable` when there is none.
+
+        A tenant's `group` stays with the worker that has its prefix while that is not much busier than the others.
 
         Counted are the tokens of the requests that went through this router, which is always fresh; the
         worker's own count, up to a second old, settles ties.
@@ -96,6 +109,8 @@ class Router:
                 f"no worker serves {identity} now ({self._why_none(identity)}). Try again soon."
             )
         worker = min(candidates, key=self._load)
+        if group:
+            worker = self._of_group((identity, tenant, group), worker, candidates)
         if worker.url is None:
             raise AssertionError("a living worker has an address")
         return Route(worker, worker.url, worker.identities[identity])
@@ -141,6 +156,18 @@ class Router:
     def shown_tokens(self, worker: str) -> int:
         """As `unfinished_tokens`, without the blind ones."""
         return sum(lease.tokens for lease in self._leases.get(worker, ()) if not lease.blind)
+
+    def _of_group(self, group: tuple[str, str, str], least: Worker, candidates: Iterable[Worker]) -> Worker:
+        known = self._groups.get(group)
+        most = self.unfinished_tokens(least.name) + GROUP_SLACK_TOKENS
+        worker = next((w for w in candidates if w.name == known), least)
+        if self.unfinished_tokens(worker.name) > most:
+            worker = least
+        self._groups[group] = worker.name
+        self._groups.move_to_end(group)
+        if len(self._groups) > MAX_GROUPS:
+            self._groups.popitem(last=False)
+        return worker
 
     def _load(self, worker: Worker) -> tuple[int, int]:
         reported = worker.status.unfinished_tokens if worker.status is not None else 0

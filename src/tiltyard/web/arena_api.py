@@ -88,7 +88,7 @@ class ArenaApi:
                 param="messages",
             )
         voter = voter_of(request) or Voter.new()
-        battle = await self._arena.open(voter, body.messages[0].content)
+        battle = await self._arena.open(voter, body.messages[0].content or "")
         response = json_response({"battle": battle.id, "vote_token": voter.vote_token(battle.id)}, status=201)
         keep_voter(request, response, voter)
         return response

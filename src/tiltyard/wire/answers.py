@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, TypedDict
+from typing import Literal, NotRequired, TypeAlias, TypedDict
 
-FinishReason = Literal["stop", "length", "deadline"]
+FinishReason = Literal["stop", "length", "tool_calls", "deadline"]
 
 
 class TopLogprob(TypedDict):
@@ -64,12 +64,29 @@ class UsageJson(TypedDict):
     prompt_tokens_details: PromptDetails
 
 
+class FunctionDelta(TypedDict, total=False):
+    """`function` of a call in a chunk; the name only in the first one of a call."""
+
+    name: str
+    arguments: str
+
+
+class ToolCallDelta(TypedDict, total=False):
+    """A piece of a call; id and type only in the first one."""
+
+    index: int
+    id: str
+    type: Literal["function"]
+    function: FunctionDelta
+
+
 class Delta(TypedDict, total=False):
     """`delta` of a chat chunk; the role only in the first one of a choice."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    tool_calls: list[ToolCallDelta]
 
 
 class ChunkChoice(TypedDict):
@@ -93,12 +110,28 @@ class ChatChunk(TypedDict):
     usage: UsageJson | None
 
 
+class WholeFunction(TypedDict):
+    """`function` of a whole call."""
+
+    name: str
+    arguments: str
+
+
+class WholeToolCall(TypedDict):
+    """One call of a whole chat answer."""
+
+    id: str
+    type: Literal["function"]
+    function: WholeFunction
+
+
 class Message(TypedDict):
-    """`message` of a whole chat answer."""
+    """`message` of a whole chat answer; `tool_calls` only where there are some, `content` null only then."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    tool_calls: NotRequired[list[WholeToolCall]]
 
 
 class ChatChoice(TypedDict):

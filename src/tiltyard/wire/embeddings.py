@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import orjson
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from tiltyard.identity.canonical import Json
 from tiltyard.wire.openai import MAX_TOKEN_ID, MAX_USER_CHARACTERS, Strict
 from tiltyard.wire.problems import parse_object, problem
 
@@ -65,7 +67,12 @@ def parse_embeddings_request(body: bytes) -> EmbeddingsRequest:
     >>> parse_embeddings_request(b'{"model": "m", "input": "Hi"}').input
     ['Hi']
     """
+    return embeddings_request(parse_object(body))
+
+
+def embeddings_request(value: Mapping[str, Json]) -> EmbeddingsRequest:
+    """Check a request that was read already."""
     try:
-        return EmbeddingsRequest.model_validate(parse_object(body))
+        return EmbeddingsRequest.model_validate(dict(value))
     except ValidationError as error:
         raise problem(error, EmbeddingsRequest.model_fields) from error

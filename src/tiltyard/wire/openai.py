@@ -22,6 +22,16 @@ from tiltyard.wire.refused import (
     drop_what_asks_for_nothing,
 )
 from tiltyard.wire.structured import ResponseFormat, Structure, StructuredOutputs, structure_of
+from tiltyard.wire.tools import (
+    MAX_CALLS,
+    MAX_TOOLS,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    ToolUse,
+    read_choice,
+    tool_use,
+)
 
 MAX_CHOICES = 16
 MAX_STOPS = 4
@@ -68,9 +78,11 @@ def _join_parts(value: object) -> object:
 
 def _role(value: object) -> object:
     """`developer` is OpenAI's newer word for `system`; the models here were trained with `system`."""
-    if value in ("tool", "function"):
+    if value == "function":
         raise PydanticCustomError(
-            NOT_SUPPORTED, "messages of role {role} are not supported yet", {"role": value}
+            NOT_SUPPORTED,
+            "messages of role function are not supported; send role tool with a tool_call_id",
+            {},
         )
     return "system" if value == "developer" else value
 
@@ -118,13 +130,42 @@ def _token_ids(value: object) -> object:
 class ChatMessage(Strict):
     """One message; content parts have been joined to one string."""
 
-    role: Annotated[Literal["system", "user", "assistant"], BeforeValidator(_role)]
-    content: Annotated[str, BeforeValidator(_join_parts)]
+    role: Annotated[Literal["system", "user", "assistant", "tool"], BeforeValidator(_role)]
+    content: Annotated[str | None, BeforeValidator(_join_parts)] = None
+    """`None` only for an assistant that called tools and said nothing."""
+    tool_calls: list[ToolCall] = Field(default=[], max_length=MAX_CALLS)
+    tool_call_id: str | None = Field(default=None, min_length=1, max_length=256)
+    name: str | None = Field(default=None, max_length=256)
+    """Of the function whose result a message is."""
 
     @model_validator(mode="before")
     @classmethod
     def _prepare(cls, value: object) -> object:
-        return drop_what_asks_for_nothing(value, {}, MESSAGE_REFUSED)
+        if not isinstance(value, dict):
+            return value
+        # The openai package sends back what it has parsed itself, beside the text of it.
+        value = {name: member for name, member in value.items() if name != "parsed"}
+        role, called = value.get("role"), bool(value.get("tool_calls"))
+        if value.get("content") is None and not (role == "assistant" and called):
+            if "content" in value:
+                raise PydanticCustomError(
+                    "content_null", "it is null; it must be a string", {"field": "content"}
+                )
+            raise PydanticCustomError("missing", "it is missing", {"field": "content"})
+        if role == "tool" and value.get("tool_call_id") is None:
+            raise PydanticCustomError("missing", "it is missing", {"field": "tool_call_id"})
+        for name, wanted in (("tool_calls", "assistant"), ("tool_call_id", "tool"), ("name", "tool")):
+            if value.get(name) and role != wanted:
+                raise PydanticCustomError(
+                    NOT_SUPPORTED, "only messages of role {wanted} have it; remove it",
+                    {"field": name, "wanted": wanted},
+                )  # fmt: skip
+        return drop_what_asks_for_nothing(value, cls.model_fields, MESSAGE_REFUSED)
+
+    def to_json(self) -> dict[str, Json]:
+        """What is kept of it and sent on: nothing that says nothing."""
+        said: dict[str, Json] = self.model_dump(mode="json", exclude_defaults=True)
+        return said
 
 
 class StreamOptions(Strict):
@@ -184,6 +225,8 @@ class SamplingRequest(Strict):
     truncate_prompt_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1)
     """Only the last so many tokens of the prompt."""
     prompt_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
+    prompt_logprobs_last: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    """Only those of the prompt's last so many tokens: a warm prefix before them is not computed again."""
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
 
@@ -196,6 +239,15 @@ class SamplingRequest(Strict):
     def _check_stream_options(self) -> Self:
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest("stream_options is only for stream: true; remove it", param="stream_options")
+        return self
+
+    @model_validator(mode="after")
+    def _check_prompt_logprobs(self) -> Self:
+        if self.prompt_logprobs_last is not None and self.prompt_logprobs is None:
+            raise InvalidRequest(
+                f"prompt_logprobs_last is {self.prompt_logprobs_last} without prompt_logprobs; send both",
+                param="prompt_logprobs_last",
+            )
         return self
 
     @model_validator(mode="after")
@@ -281,6 +333,10 @@ class ChatCompletionRequest(SamplingRequest):
     max_completion_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1)
     logprobs: bool = False
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
+    tools: list[Tool] = Field(default=[], max_length=MAX_TOOLS)
+    tool_choice: Annotated[ToolChoice | None, BeforeValidator(read_choice)] = None
+    """`None`: `auto` where there are tools."""
+    parallel_tool_calls: bool | None = None
     service_tier: Literal["auto", "default", "flex", "priority"] | None = None
     """`flex` is class `batch`; the others are `interactive` (`wire/terms.py`)."""
 
@@ -298,6 +354,36 @@ class ChatCompletionRequest(SamplingRequest):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_tools(self) -> Self:
+        called: set[str] = set()
+        for index, message in enumerate(self.messages):
+            called |= {call.id for call in message.tool_calls}
+            if message.tool_call_id is not None and message.tool_call_id not in called:
+                raise InvalidRequest(
+                    f"messages[{index}].tool_call_id is {message.tool_call_id[:64]!r}, which no message before it called; "
+                    "send the assistant's message with that call too",
+                    param=f"messages[{index}].tool_call_id",
+                )
+        use = self.tool_use
+        asked = self.structure
+        if use is not None and not use.forced and asked is not None and not asked.is_json:
+            raise InvalidRequest(
+                f"{asked.param} holds the answer to a form that leaves no room for calls of tools; send a JSON schema, "
+                'or tool_choice "none" or "required"',
+                param=asked.param,
+            )
+        if use is not None and use.forced and self.ignore_eos:
+            raise InvalidRequest(
+                "ignore_eos goes on where a forced call has ended; send one of them", param="ignore_eos"
+            )
+        return self
+
+    @cached_property
+    def tool_use(self) -> ToolUse | None:
+        """The tools that may be called, if there are some; raises `InvalidRequest` where they contradict the choice."""
+        return tool_use(self.tools, self.tool_choice, self.parallel_tool_calls)
+
     @property
     def answer_tokens(self) -> int | None:
         """The larger name wins nothing: both names mean the same and agree."""
@@ -306,7 +392,10 @@ class ChatCompletionRequest(SamplingRequest):
     @property
     def served_prompt(self) -> dict[str, Json]:
         """What the vault keeps as the prompt."""
-        return self._with_structure({"messages": [message.model_dump() for message in self.messages]})
+        served: dict[str, Json] = {"messages": [message.to_json() for message in self.messages]}
+        if self.tool_use is not None:
+            served["tool_use"] = self.tool_use.to_json()
+        return self._with_structure(served)
 
 
 class CompletionRequest(SamplingRequest):
@@ -344,7 +433,12 @@ def chat_request(value: Mapping[str, Json]) -> ChatCompletionRequest:
 
 def parse_completion_request(body: bytes) -> CompletionRequest:
     """Read and check a plain completion request; raises as `parse_chat_request` does."""
+    return completion_request(parse_object(body))
+
+
+def completion_request(value: Mapping[str, Json]) -> CompletionRequest:
+    """Check a plain completion request that was read already."""
     try:
-        return CompletionRequest.model_validate(parse_object(body))
+        return CompletionRequest.model_validate(dict(value))
     except ValidationError as error:
         raise problem(error, CompletionRequest.model_fields) from error

@@ -62,19 +62,25 @@ def problem(error: ValidationError, known: Collection[str]) -> InvalidRequest:
 
 
 def _problem(detail: ErrorDetails, known: Collection[str]) -> InvalidRequest:
-    param = path_of(detail["loc"])
+    location = detail["loc"]
     context: Mapping[str, object] = detail.get("ctx", {})
-    if isinstance(field := context.get("field"), str):  # a refused member, named by its parent's validator
-        param = path_of((*detail["loc"], field))
+    refused = context.get("field")  # a refused member, named by its parent's validator
+    if isinstance(refused, str):
+        location = (*location, refused)
+    param = path_of(location)
     match detail["type"]:
         case "extra_forbidden":
-            return unknown_field(param, known)
+            unknown = unknown_field(param, known)
+            unknown.location = location
+            return unknown
         case "missing":
             return InvalidRequest(
                 f"{param} is required and missing", param=param, code="missing_required_parameter"
             )
         case kind if kind == NOT_SUPPORTED:
-            return UnknownField(f"{param}: {detail['msg']}", param=param, code="unsupported_parameter")
+            unknown = UnknownField(f"{param}: {detail['msg']}", param=param, code="unsupported_parameter")
+            unknown.location = location if isinstance(refused, str) else None
+            return unknown
         case kind if kind in _LIMITS:
             wanted = _LIMITS[kind].format(**context)
         case kind if kind in _KINDS:

@@ -85,7 +85,6 @@ CHAT_REFUSED: Table = {
     "metadata": ({},),
     "modalities": (["text"],),
     "moderation": (),
-    "parallel_tool_calls": (True,),
     "prediction": (),
     "prompt_cache_key": (),
     "prompt_cache_options": (),
@@ -93,8 +92,6 @@ CHAT_REFUSED: Table = {
     "reasoning_effort": ("none",),
     "safety_identifier": (),
     "store": (False,),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
     "verbosity": (),
     "web_search_options": (),
 }
@@ -103,14 +100,13 @@ MESSAGE_REFUSED: Table = {
     "annotations": ([],),
     "audio": (),
     "function_call": (),
-    "name": (),
     "refusal": (),
-    "tool_call_id": (),
-    "tool_calls": ([],),
 }
 INSTEAD: Mapping[str, str] = {
     "best_of": "there is no search over whole answers here: ask for n answers with logprobs and choose",
     "ebnf": "send structured_outputs.grammar",
+    "function_call": "send tool_choice (in messages: tool_calls)",
+    "functions": "send tools",
     "grammar": "send structured_outputs.grammar",
     "guided_choice": "send structured_outputs.choice",
     "guided_grammar": "send structured_outputs.grammar",

@@ -20,7 +20,8 @@ from pydantic_core import PydanticCustomError
 from tiltyard.errors import InvalidRequest
 from tiltyard.identity.canonical import Digest, Json, digest_of
 
-StructureKind = Literal["json_object", "json_schema", "regex", "choice", "grammar"]
+StructureKind = Literal["json_object", "json_schema", "regex", "choice", "grammar", "tools"]
+"""`tools` is made of a request's tools (`models/tool_grammar.py`), never sent."""
 
 MAX_SOURCE_BYTES = 128 << 10
 MAX_CHOICES = 4_096
@@ -38,6 +39,11 @@ class Structure:
     """Whether JSON may have white space between its parts."""
     param: str = "response_format"
     """Where in the request it stood: what a refusal names."""
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the answer is one JSON value."""
+        return self.kind in ("json_object", "json_schema")
 
     @property
     def digest(self) -> Digest:

@@ -14,6 +14,8 @@ HEADER_CLASS = "x-tiltyard-class"
 HEADER_QUEUE_DEADLINE = "x-tiltyard-queue-deadline-ms"
 HEADER_DEADLINE = "x-tiltyard-deadline-ms"
 HEADER_SPECULATION = "x-tiltyard-speculation"
+HEADER_GROUP = "x-tiltyard-group"
+MAX_GROUP_CHARACTERS = 64
 MAX_DEADLINE_MS = 7 * 24 * 3600 * 1000
 _CLASS_OF_TIER: Mapping[str, ServiceClass] = {"flex": "batch", "priority": "interactive"}
 """OpenAI's `service_tier`, where it asks for something."""
@@ -24,7 +26,7 @@ DEFAULT_WEIGHTS: Mapping[ServiceClass, float] = {"interactive": 32.0, "agent": 8
 
 @dataclass(frozen=True, slots=True)
 class ServiceTerms:
-    """Class, deadlines and speculation of one request; milliseconds count from its arrival.
+    """Class, deadlines, speculation and group of one request; milliseconds count from its arrival.
 
     >>> ServiceTerms.read({"x-tiltyard-class": "batch", "x-tiltyard-deadline-ms": "60000"}).deadline_ms
     60000
@@ -39,6 +41,8 @@ class ServiceTerms:
     """Whether tokens may be guessed ahead, where the worker does so."""
     class_named: bool = field(default=False, compare=False)
     """Whether the client said the class; else its tenant's default applies."""
+    group: str = ""
+    """Requests of one tenant with the same name here go on from a common prefix; empty: of none."""
 
     @classmethod
     def read(cls, headers: Mapping[str, str], tier: str | None = None) -> ServiceTerms:
@@ -61,12 +65,20 @@ class ServiceTerms:
                 f"{HEADER_SPECULATION} is {speculation[:40]!r}; it must be on or off",
                 param=HEADER_SPECULATION,
             )
+        group = headers.get(HEADER_GROUP, "")
+        if len(group) > MAX_GROUP_CHARACTERS or not all("!" <= c <= "~" for c in group):
+            raise InvalidRequest(
+                f"{HEADER_GROUP} is {group[:40]!r}; it must be up to {MAX_GROUP_CHARACTERS} printable ASCII "
+                "characters without spaces",
+                param=HEADER_GROUP,
+            )
         return cls(
             cast(ServiceClass, name),
             _milliseconds(headers, HEADER_QUEUE_DEADLINE),
             _milliseconds(headers, HEADER_DEADLINE),
             speculation == "on",
             HEADER_CLASS in headers or tier in _CLASS_OF_TIER,
+            group,
         )
 
     def of_class(self, service_class: ServiceClass) -> ServiceTerms:
@@ -78,6 +90,8 @@ class ServiceTerms:
         headers: dict[str, str] = {HEADER_CLASS: self.service_class}
         if not self.speculate:
             headers[HEADER_SPECULATION] = "off"
+        if self.group:
+            headers[HEADER_GROUP] = self.group
         for name, limit in (
             (HEADER_QUEUE_DEADLINE, self.queue_deadline_ms),
             (HEADER_DEADLINE, self.deadline_ms),

@@ -117,7 +117,7 @@ class FinishedChoice(WireModel):
     index: int
     text: str
     token_ids: tuple[int, ...]
-    finish_reason: Literal["stop", "length", "cancelled", "failed", "deadline"]
+    finish_reason: Literal["stop", "length", "tool_calls", "cancelled", "failed", "deadline"]
     stop_match: str | None = None
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from tiltyard.engine.constraint import Grammar
 from tiltyard.engine.request import (
@@ -21,38 +21,32 @@ from tiltyard.engine.request import (
 from tiltyard.identity.canonical import Digest, digest_of_json
 from tiltyard.identity.manifest import DefaultSampling
 from tiltyard.models.grammar import ENGINE
+from tiltyard.models.tool_formats import ToolFormat
+from tiltyard.models.tool_parser import CallDelta, ToolParser
 from tiltyard.wire.answers import FinishReason
 from tiltyard.wire.decoding import Decoding
 from tiltyard.wire.terms import ServiceTerms
 from tiltyard.wire.worker import FinishedAnswer, FinishedChoice
+from tiltyard.worker.spelling import MarksShown, SpelledOut, TokenSpelling
 from tiltyard.worker.text import TextStream
 
 SEED_SPAN = 1 << 64
 
 
-class TokenSpelling(Protocol):
-    """What an answer needs of the tokenizer."""
+class CallRules(NamedTuple):
+    """How calls are read from an answer."""
 
-    @property
-    def control_tokens(self) -> Mapping[str, int]:
-        """Control tokens by their names."""
+    format: ToolFormat
+    names: frozenset[str]
+    """Functions that may be called."""
+    held: bool
+    """Whether a grammar makes every call a right one, so that it can be shown while it is written."""
+    single: bool
+    """Whether one call ends the answer."""
 
-    def token_bytes(self, token_id: int) -> bytes:
-        """The UTF-8 bytes that a token stands for; not always whole characters, and none for control tokens."""
-
-
-class SpelledOut:
-    """A spelling that shows control tokens by their names, for `skip_special_tokens: false`."""
-
-    def __init__(self, spelling: TokenSpelling) -> None:
-        self.control_tokens = spelling.control_tokens
-        self._names = {token: name.encode() for name, token in spelling.control_tokens.items()}
-        self._spelling = spelling
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """The bytes that a reader of the raw stream sees."""
-        name = self._names.get(token_id)
-        return self._spelling.token_bytes(token_id) if name is None else name
+    def parser(self) -> ToolParser:
+        """A reader of one answer."""
+        return ToolParser(self.format, self.names, live=self.held, single=self.single)
 
 
 class Terms(NamedTuple):
@@ -62,6 +56,7 @@ class Terms(NamedTuple):
     queue_deadline_s: float | None = None
     deadline_s: float | None = None
     speculate: bool = True
+    group: str = ""
 
     @classmethod
     def starting(cls, asked: ServiceTerms, arrived_s: float) -> Terms:
@@ -70,7 +65,7 @@ class Terms(NamedTuple):
             None if limit is None else arrived_s + limit / 1e3
             for limit in (asked.queue_deadline_ms, asked.deadline_ms)
         )
-        return cls(asked.service_class, queue, total, asked.speculate)
+        return cls(asked.service_class, queue, total, asked.speculate, asked.group)
 
 
 DEFAULT_TERMS = Terms()
@@ -100,9 +95,13 @@ class AnswerPlan:
     prompt_logprobs: int | None = None
     """What the engine is asked for; `echo` may need more than the request's own field."""
     shown_prompt_logprobs: int | None = None
+    prompt_logprobs_from: int = 0
+    """The first position whose score is shown."""
     echo: bool = False
     """Whether the prompt stands before the answer."""
     adapter: int = 0
+    calls: CallRules | None = None
+    """`None`: nothing in the answer is a call."""
 
     def engine_requests(self) -> tuple[EngineRequest, ...]:
         """One request a choice; choice `i` draws from seed `seed + i` (modulo 2^64)."""
@@ -136,6 +135,8 @@ class AnswerPlan:
                 speculate=self.terms.speculate,
                 grammar=self.grammar,
                 prompt_logprobs=self.prompt_logprobs,
+                prompt_logprobs_from=0 if self.echo else self.prompt_logprobs_from,
+                group=self.terms.group,
                 adapter=self.adapter,
             )
             for index in range(self.n)
@@ -158,6 +159,7 @@ class Update:
 
     index: int
     text: str
+    """Content: what is not part of a call."""
     scored: Sequence[ScoredToken]
     token_ids: Sequence[int]
     """Tokens since the last update; those of text that is held back come with it."""
@@ -168,13 +170,21 @@ class Update:
     """The engine does not know that the answer is over: cancel its request."""
     prompt_scores: PromptScores | None = None
     """With the first update, if they were asked for."""
+    calls: Sequence[CallDelta] = ()
+    raw: str | None = None
+    """Text and calls as the model wrote them, where calls are read."""
 
 
 class Choice:
     """One of the `n` answers."""
 
     def __init__(
-        self, index: int, request: EngineRequest, spelling: TokenSpelling, decoding: Decoding
+        self,
+        index: int,
+        request: EngineRequest,
+        spelling: TokenSpelling,
+        decoding: Decoding,
+        calls: CallRules | None = None,
     ) -> None:
         self.index = index
         self.request = request
@@ -185,6 +195,7 @@ class Choice:
         """Whether the engine has begun to work on it."""
         self._spelling = spelling
         self._stream = TextStream(decoding.stop, show_stop=decoding.include_stop_str_in_output)
+        self._parser = None if calls is None else calls.parser()
         self._decoding = decoding
         self._prompt_scores: PromptScores | None = None
         self._shown = 0  # characters that updates have carried
@@ -195,7 +206,7 @@ class Choice:
 
     @property
     def text(self) -> str:
-        """The visible text so far."""
+        """The visible text so far; where calls are read, with them as the model wrote them."""
         return "".join(self._text)
 
     def accept(self, token: EmittedToken) -> Update | None:
@@ -235,6 +246,11 @@ class Choice:
         return self._update(text, cancel=False)
 
     def _update(self, text: str, *, cancel: bool) -> Update | None:
+        content, calls = text, list[CallDelta]()
+        raw = None if self._parser is None else text
+        if self._parser is not None:
+            content, calls, ended = self._read_calls(self._parser, text)
+            cancel = cancel or ended
         if text:
             self._text.append(text)
             self._shown += len(text)
@@ -251,14 +267,27 @@ class Choice:
         prompt_scores, self._prompt_scores = self._prompt_scores, None
         return Update(
             index=self.index,
-            text=text,
+            text=content,
             scored=scored,
             token_ids=token_ids,
             finish_reason=self.finish_reason,
             first=first,
             cancel=cancel,
             prompt_scores=prompt_scores,
+            calls=calls,
+            raw=raw,
         )
+
+    def _read_calls(self, parser: ToolParser, text: str) -> tuple[str, list[CallDelta], bool]:
+        """Content and calls of a piece of text, and whether the engine must be told that the answer is over."""
+        content, calls = parser.push(text)
+        ended = parser.done and self.finish_reason is None
+        if ended or self.finish_reason is not None:
+            tail = parser.finish()
+            content, calls = content + tail.text, calls + tail.calls
+            if parser.calls and self.stop_match is None and self.finish_reason in (None, "stop"):
+                self.finish_reason = "tool_calls"
+        return content, calls, ended
 
     def _score(self, token: EmittedToken, logprob: float, offset: int) -> ScoredToken:
         spell = self._spelling.token_bytes
@@ -272,8 +301,10 @@ class Answer:
     def __init__(self, plan: AnswerPlan, spelling: TokenSpelling, *, submitted_s: float) -> None:
         self.plan = plan
         self.spelling = spelling if plan.decoding.skip_special_tokens else SpelledOut(spelling)
+        if plan.calls is not None:
+            self.spelling = MarksShown(self.spelling, plan.calls.format.marks)
         self.choices = tuple(
-            Choice(index, request, self.spelling, plan.decoding)
+            Choice(index, request, self.spelling, plan.decoding, plan.calls)
             for index, request in enumerate(plan.engine_requests())
         )
         self.cached_tokens: int | None = None

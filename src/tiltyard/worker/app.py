@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from ipaddress import ip_address
 from uuid import uuid4
 
@@ -28,6 +29,7 @@ from tiltyard.wire.openai import (
     parse_completion_request,
 )
 from tiltyard.wire.terms import ServiceTerms
+from tiltyard.wire.tools import ToolUse
 from tiltyard.wire.worker import (
     HEADER_CACHED_TOKENS,
     HEADER_GENERATION,
@@ -42,6 +44,7 @@ from tiltyard.worker.embeddings import embeddings_json, engine_requests, while_c
 from tiltyard.worker.frames import ChatFraming, CompletionFraming, Framing
 from tiltyard.worker.host import AnswerRequest, ModelHost, ServedIdentity
 from tiltyard.worker.metrics import CONTENT_TYPE
+from tiltyard.worker.reading import Reading
 from tiltyard.worker.service import LiveAnswer, WorkerService
 
 MAX_BODY_BYTES = 16 << 20
@@ -63,6 +66,7 @@ class WorkerDoors:
                 Route("/v1/chat/completions", self.chat, methods=["POST"]),
                 Route("/v1/completions", self.completions, methods=["POST"]),
                 Route("/v1/embeddings", self.embeddings, methods=["POST"]),
+                *Reading(lambda: self._loaded().host, _body).routes(),
                 Route("/v1/models", self.models),
                 Route("/worker", self.status),
                 Route("/worker/drain", self.drain, methods=["POST"]),
@@ -82,10 +86,14 @@ class WorkerDoors:
         terms = Terms.starting(ServiceTerms.read(request.headers, body.service_tier), arrived_s)
         identity = service.host.identity(body.model)
         service.admit(terms.priority, body.n)  # before the work of reading the prompt
-        messages = [message.model_dump() for message in body.messages]
+        messages = [message.to_json() for message in body.messages]
         # In a thread: megabytes of text take seconds, and the other answers must go on.
         prompt = await asyncio.to_thread(
-            service.host.encode_chat, identity, messages, truncated=body.truncate_prompt_tokens is not None
+            service.host.encode_chat,
+            identity,
+            messages,
+            tools=body.tool_use,
+            truncated=body.truncate_prompt_tokens is not None,
         )
         top_logprobs = (body.top_logprobs or 0) if body.logprobs else None
         try:
@@ -97,6 +105,7 @@ class WorkerDoors:
                 headers=request.headers,
                 top_logprobs=top_logprobs,
                 terms=terms,
+                tools=body.tool_use,
             )
         except InvalidRequest as error:
             error.param = "messages" if error.param == "prompt" else error.param
@@ -304,13 +313,14 @@ async def _plan(
     top_logprobs: int | None,
     terms: Terms,
     echo: bool = False,
+    tools: ToolUse | None = None,
 ) -> AnswerPlan:
     if body.seed is None:
         raise InvalidRequest(
             "a worker needs a seed; the gateway draws one when the client sends none", param="seed"
         )
     tenant = headers.get(HEADER_TENANT) or "default"
-    structure = body.structure
+    structure = host.form(identity, tools, body.structure)
     grammar = None if structure is None else await host.grammars.compile(structure, tenant)
     return host.plan(
         identity,
@@ -321,13 +331,15 @@ async def _plan(
             sampling=body.effective_sampling(identity.resolved.behaviour.default_sampling),
             seed=body.seed,
             longest_is_default=body.answer_tokens is None,
-            decoding=body.decoding,
+            decoding=replace(body.decoding, structure=structure),
             grammar=grammar,
             n=body.n,
             top_logprobs=top_logprobs,
             prompt_logprobs=body.prompt_logprobs,
+            prompt_logprobs_last=body.prompt_logprobs_last,
             echo=echo,
             terms=terms,
+            tools=tools,
         ),
     )
 

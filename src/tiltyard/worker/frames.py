@@ -8,12 +8,18 @@ from collections.abc import Sequence
 import orjson
 
 from tiltyard.engine.request import PromptScores
+from tiltyard.models.tool_parser import CallDelta
 from tiltyard.wire.answers import (
     ChatLogprobs,
     CompletionLogprobs,
+    Delta,
+    Message,
     PromptLogprob,
     TokenLogprob,
+    ToolCallDelta,
     UsageJson,
+    WholeFunction,
+    WholeToolCall,
     usage_json,
 )
 from tiltyard.wire.sse import frame
@@ -93,7 +99,9 @@ class Framing(ABC):
         plan, scores = self._answer.plan, self._prompt_scores.get(index)
         if plan.shown_prompt_logprobs is None or scores is None:
             return None
-        return prompt_logprobs(plan.prompt, scores, plan.shown_prompt_logprobs, self._spell)
+        return prompt_logprobs(
+            plan.prompt, scores, plan.shown_prompt_logprobs, self._spell, start=plan.prompt_logprobs_from
+        )
 
     def _spell(self, token: int) -> bytes:
         return self._answer.spelling.token_bytes(token)
@@ -116,26 +124,73 @@ class ChatFraming(Framing):
     chunk_object = "chat.completion.chunk"
     whole_object = "chat.completion"
 
+    def __init__(self, answer: Answer, created_s: int) -> None:
+        super().__init__(answer, created_s)
+        self._content: list[list[str]] = [[] for _ in answer.choices]
+        self._calls: list[list[WholeToolCall]] = [[] for _ in answer.choices]
+
     def _chunk_head(self, index: int) -> dict[str, object]:
         # vLLM's place for it; the same for all choices.
         scores = self._prompt_logprobs(index) if index == 0 else None
         return {} if scores is None else {"prompt_logprobs": scores}
 
     def _chunk_choice(self, update: Update) -> dict[str, object]:
-        delta: dict[str, object] = {"content": update.text} if update.text or update.first else {}
+        delta: Delta = {}
         if update.first:
-            delta = {"role": "assistant", **delta}
-        return {
+            delta["role"] = "assistant"
+            # Where there are tools, nothing said may stay nothing said.
+            delta["content"] = update.text or ("" if update.raw is None else None)
+        elif update.text:
+            delta["content"] = update.text
+        if update.calls:
+            delta["tool_calls"] = [self._call_delta(update.index, call) for call in update.calls]
+        choice: dict[str, object] = {
             "index": update.index,
             "delta": delta,
             "logprobs": chat_logprobs(update.scored) if self._wants_scores else None,
             "finish_reason": update.finish_reason,
             "token_ids": update.token_ids,
         }
+        if update.raw is not None:
+            choice["raw"] = update.raw  # for the gateway, as `token_ids`
+        return choice
+
+    def _call_delta(self, choice: int, call: CallDelta) -> ToolCallDelta:
+        if call.name is None:
+            return {"index": call.number, "function": {"arguments": call.arguments}}
+        return {
+            "index": call.number,
+            "id": self._call_id(choice, call.number),
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+
+    def _call_id(self, choice: int, number: int) -> str:
+        plan = self._answer.plan
+        return "" if plan.calls is None else plan.calls.format.call_id(plan.generation, choice, number)
+
+    def remember(self, update: Update) -> None:
+        """Keep what the whole answer will need."""
+        super().remember(update)
+        self._content[update.index].append(update.text)
+        for number, name, arguments in update.calls:
+            calls = self._calls[update.index]
+            if name is None:
+                calls[number]["function"]["arguments"] += arguments
+            else:
+                function: WholeFunction = {"name": name, "arguments": arguments}
+                calls.append(
+                    {"id": self._call_id(update.index, number), "type": "function", "function": function}
+                )
 
     def _whole_choice(self, index: int, text: str) -> dict[str, object]:
+        content, calls = "".join(self._content[index]), self._calls[index]
+        message: Message = {"role": "assistant", "content": content, "refusal": None}
+        if calls:
+            message["content"] = content or None
+            message["tool_calls"] = calls
         return {
-            "message": {"role": "assistant", "content": text, "refusal": None},
+            "message": message,
             "logprobs": chat_logprobs(self._scored[index]) if self._wants_scores else None,
         }
 

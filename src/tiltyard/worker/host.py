@@ -26,10 +26,14 @@ from tiltyard.models.cache import digest_of_model
 from tiltyard.models.prompt import prompt_ids, refuse_too_long
 from tiltyard.models.resolve import ResolvedIdentity, render_prompt, resolve
 from tiltyard.models.stored import open_model, tokenizer_of
+from tiltyard.models.template_process import TemplateProcesses
 from tiltyard.models.tokenizer import Tokenizer
+from tiltyard.models.tool_grammar import form_with_calls
 from tiltyard.wire.decoding import Decoding
+from tiltyard.wire.structured import Structure
+from tiltyard.wire.tools import ToolUse
 from tiltyard.wire.worker import IdentityStatus
-from tiltyard.worker.answer import DEFAULT_TERMS, AnswerPlan, Terms
+from tiltyard.worker.answer import DEFAULT_TERMS, AnswerPlan, CallRules, Terms
 from tiltyard.worker.grammars import Grammars
 from tiltyard.worker.load import ExpertsOnDisk, KeptPacking, add_adapters, load_native
 from tiltyard.worker.packed_cache import PackedCache
@@ -109,9 +113,13 @@ class AnswerRequest:
     n: int = 1
     top_logprobs: int | None = None
     prompt_logprobs: int | None = None
+    prompt_logprobs_last: int | None = None
+    """Of how many tokens at the prompt's end; `None`: of all."""
     echo: bool = False
     """Whether the answer begins with the prompt, with its scores if there are `top_logprobs`."""
     terms: Terms = DEFAULT_TERMS
+    tools: ToolUse | None = None
+    """`decoding.structure` is that of `ModelHost.form` then."""
 
 
 class ModelHost:
@@ -133,6 +141,7 @@ class ModelHost:
         self.config = config
         self.engine = Engine(native, config, spill)
         self.grammars = Grammars(tokenizer, config.vocab_size)
+        self.templates = TemplateProcesses()
         self.expert_counters = expert_counters
         """Of a mixture: hits, misses and more; `None` where there are no experts."""
 
@@ -151,14 +160,50 @@ class ModelHost:
         return identity
 
     def encode_chat(
-        self, identity: ServedIdentity, messages: Sequence[Mapping[str, object]], *, truncated: bool = False
+        self,
+        identity: ServedIdentity,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        tools: ToolUse | None = None,
+        truncated: bool = False,
     ) -> list[int]:
-        """Messages to prompt tokens, as the identity's template says.
+        """Messages and tools to prompt tokens, as the identity's template says.
 
-        `ContextTooLong` before megabytes are encoded, unless the prompt will be `truncated`.
+        `ContextTooLong` before megabytes are encoded, unless the prompt will be `truncated`; `InvalidRequest`
+        for tools that the model may call or not, where it was not made for tools.
         """
+        if tools is not None and not tools.forced and identity.resolved.tool_format is None:
+            raise InvalidRequest(
+                f"{identity.name} was not made for tools: its chat template does not show them, or not in a way that "
+                'is known here. Send tool_choice "required" or a function\'s name, or set the tool_format of the '
+                "identity",
+                param="tools",
+                code="unsupported_parameter",
+            )
         most = None if truncated else self.max_context_tokens - 1
-        return render_prompt(identity.resolved, self.tokenizer, messages, most_tokens=most)
+        return render_prompt(
+            identity.resolved,
+            self.tokenizer,
+            messages,
+            tools=tools,
+            most_tokens=most,
+            renderer=self.templates,
+        )
+
+    def form(
+        self, identity: ServedIdentity, tools: ToolUse | None, answer: Structure | None
+    ) -> Structure | None:
+        """What an answer is held to: the form that was demanded, and that of calls; raises `InvalidRequest`."""
+        if tools is None:
+            return answer
+        resolved = identity.resolved
+        return form_with_calls(
+            resolved.forced_tool_format,
+            tools,
+            self.tokenizer.control_tokens,
+            single=not resolved.may_call_at_once(tools),
+            answer=answer,
+        )
 
     def bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Each word in tokens, as it stands at the beginning of a text and after a space (as vLLM does).
@@ -229,8 +274,12 @@ class ModelHost:
             terms=request.terms,
             prompt_logprobs=max(wanted, default=None),
             shown_prompt_logprobs=request.prompt_logprobs,
+            prompt_logprobs_from=max(0, len(prompt) - (request.prompt_logprobs_last or len(prompt))),
             echo=request.echo,
             adapter=identity.adapter,
+            calls=None
+            if request.tools is None
+            else _call_rules(identity, request.tools, held=decoding.structure is not None),
         )
         self.engine.check(plan.engine_requests()[0])
         return plan
@@ -372,6 +421,16 @@ def hardware_name() -> str:
         lines = []
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     return f"{platform.machine()} {model}".strip()
+
+
+def _call_rules(identity: ServedIdentity, tools: ToolUse, *, held: bool) -> CallRules:
+    resolved = identity.resolved
+    return CallRules(
+        resolved.forced_tool_format,
+        tools.names,
+        held=held,
+        single=not resolved.may_call_at_once(tools),
+    )
 
 
 def _one_way_of_holding(identities: Mapping[str, IdentityDeclaration]) -> IdentityDeclaration:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 from uuid import uuid4
@@ -14,6 +15,7 @@ from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import DefaultSampling
 from tiltyard.identity.store import IdentityStore
 from tiltyard.wire.decoding import Decoding
+from tiltyard.wire.tools import ToolUse
 from tiltyard.wire.worker import FinishedAnswer
 from tiltyard.worker.answer import Answer
 from tiltyard.worker.host import AnswerRequest, HostSettings, ModelHost, Progress, load_host
@@ -69,6 +71,7 @@ class LocalModel:
         ignore_eos: bool = False,
         decoding: Decoding | None = None,
         generation: str | None = None,
+        tools: ToolUse | None = None,
     ) -> FinishedAnswer:
         """Answer messages, or continue a prompt (text or token ids).
 
@@ -86,9 +89,9 @@ class LocalModel:
         tokens = (
             host.encode_text(prompt, truncated=truncated)
             if prompt is not None
-            else host.encode_chat(served, messages or (), truncated=truncated)
+            else host.encode_chat(served, messages or (), tools=tools, truncated=truncated)
         )
-        structure = decoding.structure
+        structure = host.form(served, tools, decoding.structure)
         settings = served.resolved.behaviour.default_sampling if sampling is None else sampling
         if max_tokens is not None:
             settings = settings.model_copy(update={"max_tokens": max_tokens})
@@ -101,9 +104,10 @@ class LocalModel:
                 sampling=settings,
                 seed=seed,
                 longest_is_default=max_tokens is None,
-                decoding=decoding,
+                decoding=replace(decoding, structure=structure),
                 grammar=None if structure is None else host.grammars.compile_now(structure),
                 n=n,
+                tools=tools,
             ),
         )
         answer = Answer(plan, host.tokenizer, submitted_s=time.perf_counter())

@@ -56,11 +56,14 @@ def echoed_logprobs(
 
 
 def prompt_logprobs(
-    prompt: Sequence[int], scores: PromptScores, top: int, spell: Spell
+    prompt: Sequence[int], scores: PromptScores, top: int, spell: Spell, start: int = 0
 ) -> list[PromptLogprob | None]:
-    """vLLM's shape: for each token but the first, itself and the `top` likeliest at its place, by token id."""
-    shown: list[PromptLogprob | None] = [None]
-    for at in range(1, len(prompt)):
+    """vLLM's shape: for each token from `start` on, itself and the `top` likeliest at its place, by token id.
+
+    The first token of all follows nothing and has `None`.
+    """
+    shown: list[PromptLogprob | None] = [None] if start == 0 else []
+    for at in range(max(1, start), len(prompt)):
         entry: PromptLogprob = {
             str(prompt[at]): {
                 "logprob": float(scores.logprobs[at]),

@@ -170,6 +170,7 @@ class WorkerService:
         """Stop the engine's thread after its current step."""
         self._engine.stop()
         self.host.grammars.close()
+        self.host.templates.close()
 
     def admit(self, own: RequestClass, choices: int) -> None:
         """Raise `Unavailable` while draining or dead, `Overloaded` if the queue of a class is full.

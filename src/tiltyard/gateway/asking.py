@@ -1,0 +1,56 @@
+"""Asks a worker something small that is no answer of a model: one body there, one body back."""
+
+from __future__ import annotations
+
+import aiohttp
+import orjson
+
+from tiltyard.client.failures import error_from_response
+from tiltyard.errors import Overloaded, Unavailable, UpstreamFailed
+from tiltyard.gateway.attempt import WorkerLost
+from tiltyard.gateway.caller import current_caller
+from tiltyard.gateway.door import Door
+from tiltyard.router.router import Route
+from tiltyard.wire.phrasing import Chunk
+from tiltyard.wire.worker import HEADER_TENANT
+
+
+async def ask(door: Door, path: str, body: Chunk) -> Chunk:
+    """Post `body` to a worker that serves its `model`, and to another one if the first is gone or full.
+
+    Raises the worker's own error, `NotFound` for a model that does not exist, `Unavailable`, `WorkerLost`.
+    """
+    current_caller().terms.check_model(str(body["model"]))
+    identity = door.router.resolve(str(body["model"]))
+    route = door.router.choose(identity)
+    try:
+        return await _ask(door, route, path, body)
+    except (WorkerLost, Unavailable, Overloaded) as error:
+        name = route.worker.name
+        if isinstance(error, WorkerLost):
+            door.router.registry.suspect(name, error.message)
+        if all(worker.name == name for worker in door.router.registry.serving(identity)):
+            raise
+        door.metrics.retries.inc()
+        return await _ask(door, door.router.choose(identity, without={name}), path, body)
+
+
+async def _ask(door: Door, route: Route, path: str, body: Chunk) -> Chunk:
+    named = orjson.dumps({**body, "model": route.identity.name})
+    headers = {"content-type": "application/json", HEADER_TENANT: current_caller().tenant}
+    try:
+        answer = await door.hop.post(route.url + path, named, headers)
+        async with answer:
+            content = await answer.read()
+    except aiohttp.ClientError as error:
+        raise WorkerLost(f"worker {route.worker.name} went away in the middle of the request") from error
+    if answer.status != 200:
+        raise error_from_response(answer.status, answer.headers, content)
+    try:
+        read = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise UpstreamFailed(
+            f"worker {route.worker.name} answered {path} with something that is not JSON",
+            code="stream_unreadable",
+        ) from error
+    return dict(read)
