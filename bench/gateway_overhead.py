@@ -52,7 +52,7 @@ class Way:
 
 async def first_token_s(session: aiohttp.ClientSession, way: Way) -> float:
     """Ask for a short stream; seconds from the request to its first token."""
-    body = {"model": MODEL, "messages": [{"role": "user", "content": "4 0"}], "stream": True}
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "4 0 0"}], "stream": True}
     began = time.perf_counter()
     first = 0.0
     async with session.post(

@@ -22,7 +22,7 @@ TOKENS, PAUSE_MS = 20, 1000
 SPREAD_S = 10.0
 """Streams begin one after another over so long a time, as users do."""
 STOPPED_READERS = 20
-STAMP = re.compile(rb'"content":"([0-9.]+) "')
+STAMP = re.compile(rb'"content":"([0-9.]+) ')
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Heard:
 async def listen(session: aiohttp.ClientSession, house: House, heard: Heard, *, after_s: float = 0.0) -> None:
     """One stream from begin to end."""
     await asyncio.sleep(after_s)
-    async with _ask(session, house, f"{TOKENS} {PAUSE_MS}") as answer:
+    async with _ask(session, house, f"{TOKENS} {PAUSE_MS} 0") as answer:
         async for line in answer.content:
             now = time.monotonic()
             if (stamp := STAMP.search(line)) is not None:
@@ -51,7 +51,7 @@ async def listen(session: aiohttp.ClientSession, house: House, heard: Heard, *, 
 
 async def stop_reading(session: aiohttp.ClientSession, house: House, until: asyncio.Event) -> None:
     """Ask for an endless stream and read its head only."""
-    async with _ask(session, house, "250000 0"):
+    async with _ask(session, house, "5000 1 10000"):
         await until.wait()
 
 
@@ -112,7 +112,7 @@ async def measure(house: House, streams: int) -> str:
 
 async def listen_briefly(session: aiohttp.ClientSession, house: House, heard: Heard) -> None:
     """Warm up: code is loaded, pools are grown."""
-    async with _ask(session, house, "5 0") as answer:
+    async with _ask(session, house, "5 0 0") as answer:
         heard.whole += len(await answer.read()) > 0
 
 

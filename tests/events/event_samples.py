@@ -131,7 +131,7 @@ def projections_of(log: EventLog) -> dict[str, list[tuple[object, ...]]]:
     """Every row of every projection, sorted."""
     found = {}
     with log._database.reading() as connection:
-        for table in ("identities", "generations", "battles", "votes"):
+        for table in ("identities", "generations", "battles", "votes", "api_keys", "tenant_terms"):
             rows = connection.exec_driver_sql(f"SELECT * FROM {table}").all()
             found[table] = sorted((tuple(row) for row in rows), key=repr)
     return found

@@ -23,6 +23,7 @@ from tiltyard.events.schema import (
     BattleTurnFinished,
     LeaderboardPublished,
     SubjectErased,
+    TenantSet,
     WorkerReady,
     WorkerStopped,
 )
@@ -94,6 +95,7 @@ def test_every_type_has_a_readable_line(tmp_path: Path) -> None:
             key="key_1", tenant="acme", label="app", credential="production", scopes=("admin",), digest="0"
         ),
         ApiKeyEnded(key="key_1", at_us=5, reason="revoked"),
+        TenantSet(tenant="acme", terms={"concurrency": 3}),
         WorkerReady(worker="w", identities={"plum": "sha256:1"}, load_ms=1.0),
         WorkerStopped(worker="w", reason="line one\nline two"),
         SubjectErased(erased="s", keys_destroyed=1, reason="asked"),

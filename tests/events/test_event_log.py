@@ -13,7 +13,7 @@ from event_samples import SOURCE, A, B, generation, opened, projections_of, regi
 from tiltyard.errors import ConfigurationError, Conflict, InvalidRequest, NotFound, StorageFailed
 from tiltyard.events.log import EventLog
 from tiltyard.events.queries import PAGE_EVENTS, PairCount
-from tiltyard.events.schema import VoteCast, WorkerStopped
+from tiltyard.events.schema import ApiKeyEnded, ApiKeyIssued, TenantSet, VoteCast, WorkerStopped
 from tiltyard.identity.canonical import canonical_json
 
 
@@ -234,8 +234,21 @@ def test_rebuilt_projections_equal_the_live_ones(log: EventLog) -> None:
         log.append_blocking(generation(f"gen_{n}"), subject=f"gen_{n}", source=SOURCE)
     log.append_blocking(opened("bat_early"), subject="bat_early", source=SOURCE)
     log.append_blocking(registered("plum"), subject="plum", source=SOURCE)
+    for name in ("key_1", "key_2"):
+        issued = ApiKeyIssued(
+            key=name, tenant="t", label="", credential="research", scopes=("vote",), digest="0"
+        )
+        log.append_blocking(issued, subject=name, source=SOURCE)
+    for at_us, reason in ((9, "rotated"), (5, "revoked")):
+        ended = ApiKeyEnded(key="key_1", at_us=at_us, reason=reason)  # type: ignore[arg-type]
+        log.append_blocking(ended, subject="key_1", source=SOURCE)
+    for terms in ({"concurrency": 1}, {"concurrency": 2}, None):
+        log.append_blocking(TenantSet(tenant="t", terms=terms), subject="t", source=SOURCE)
+    log.append_blocking(TenantSet(tenant="u", terms={}), subject="u", source=SOURCE)
     live = projections_of(log)
     assert {name: len(rows) for name, rows in live.items()} == {
+        "api_keys": 2,
+        "tenant_terms": 2,
         "identities": 1,
         "generations": 30,
         "battles": 31,

@@ -249,3 +249,26 @@ def test_an_administrator_makes_rotates_lists_and_revokes_over_http(house: House
         tenants = {t["tenant"]: t for t in http.get("/v1/admin/tenants").json()["data"]}
         assert set(tenants) == {"ops", "acme"}
         assert tenants["acme"]["in_flight"] == 0
+
+
+async def test_requests_that_come_together_share_one_look_however_slow_it_is(tmp_path: Path) -> None:
+    """LiteLLM #18708: a database in the way of every request."""
+    with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
+        looks = 0
+        now = 0.0
+        version = log.access_version
+
+        def slow() -> int:
+            nonlocal looks, now
+            looks += 1
+            now += 100.0  # far longer than what is known may be trusted
+            return version()
+
+        log.access_version = slow  # type: ignore[method-assign]
+        ring = KeyRing(log, monotonic=lambda: now)
+        made = ring.issue("acme", ["inference"])
+        found = await asyncio.gather(*(ring.find(made.secret) for _ in range(50)))
+        assert {row.key for row in found if row is not None} == {made.row.key}
+        assert looks == 1
+        await asyncio.gather(*(ring.find(made.secret) for _ in range(50)))
+        assert looks == 2

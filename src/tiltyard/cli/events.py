@@ -29,6 +29,7 @@ from tiltyard.events.schema import (
     IdentityRegistered,
     LeaderboardPublished,
     SubjectErased,
+    TenantSet,
     VoteCast,
     WorkerReady,
     WorkerStopped,
@@ -205,6 +206,10 @@ def _gist(data: EventData) -> str:
             )
         case ApiKeyEnded():
             return data.reason
+        case TenantSet():
+            if data.terms is None:
+                return "as the file says"
+            return ", ".join(f"{key} = {value}" for key, value in data.terms.items()) or "no limits"
         case SubjectErased():
             return f"{data.keys_destroyed} keys destroyed: {data.reason}"
         case _:

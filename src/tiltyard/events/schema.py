@@ -387,6 +387,16 @@ class ApiKeyEnded(EventData):
         return f"api-key-ended:{self.key}:{self.reason}"
 
 
+class TenantSet(EventData):
+    """Written by `tiltyard tenants` when a tenant's terms are set, or left to `tiltyard.toml` again."""
+
+    TYPE: ClassVar[str] = "tiltyard.tenant.set.v1"
+    tenant: str
+    """Name of the tenant; also the event's subject."""
+    terms: dict[str, JsonValue] | None
+    """As in `[tenants.NAME]`, which they replace as a whole; `None`: what the file says."""
+
+
 class WorkerReady(EventData):
     """Written by the fleet's owner when a worker answers ready."""
 
@@ -438,6 +448,7 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     LeaderboardPublished,
     ApiKeyIssued,
     ApiKeyEnded,
+    TenantSet,
     WorkerReady,
     WorkerStopped,
     SubjectErased,

@@ -143,7 +143,15 @@ api_keys = Table(
     Column("replaces", Text),
 )
 
-PROJECTIONS = (identities, generations, battles, votes, api_keys)
+tenant_terms = Table(
+    "tenant_terms",
+    log_metadata,
+    Column("tenant", Text, primary_key=True),
+    Column("sequence", BigInteger, nullable=False),
+    Column("terms_json", Text),  # NULL: what the file says
+)
+
+PROJECTIONS = (identities, generations, battles, votes, api_keys, tenant_terms)
 
 # Seen, not told: written now and then, in nobody's way, and no event.
 
