@@ -244,7 +244,17 @@ def test_the_schema_describes_the_requests(stage: Stage) -> None:
     assert not validator.is_valid({**OK, "temperature": 3})
     assert not validator.is_valid({**OK, "unknown": 1})
     headers = {parameter["name"] for parameter in schema["paths"][CHAT]["post"]["parameters"]}
-    assert headers == {"x-tiltyard-class", "x-tiltyard-queue-deadline-ms", "x-tiltyard-deadline-ms"}
+    assert headers == {
+        "idempotency-key",
+        "last-event-id",
+        "x-tiltyard-class",
+        "x-tiltyard-deadline-ms",
+        "x-tiltyard-group",
+        "x-tiltyard-queue-deadline-ms",
+        "x-tiltyard-resume-ms",
+        "x-tiltyard-speculation",
+        "x-tiltyard-unknown-fields",
+    }
     # Every reference leads somewhere.
     names = re.findall(r'"#/components/schemas/([^"]+)"', httpx2.get(stage.url + "/openapi.json").text)
     assert names
