@@ -30,6 +30,7 @@ from tiltyard.events.schema import (
     LeaderboardPublished,
     SubjectErased,
     TenantSet,
+    TextsEmbedded,
     VoteCast,
     WorkerReady,
     WorkerStopped,
@@ -200,6 +201,8 @@ def _gist(data: EventData) -> str:
             return f"{', '.join(sorted(data.identities))} in {data.load_ms:.0f} ms"
         case WorkerStopped():
             return data.reason
+        case TextsEmbedded():
+            return f"{data.texts} texts by {data.identity}, {data.prompt_tokens} tokens"
         case ApiKeyIssued():
             return (
                 f"{data.credential} key of {data.tenant} for {', '.join(data.scopes)} {data.label}".rstrip()

@@ -23,12 +23,14 @@ from tiltyard.events.schema import (
     GenerationFinished,
     IdentityRegistered,
     TenantSet,
+    TextsEmbedded,
     VoteCast,
 )
 from tiltyard.events.tables import (
     PROJECTIONS,
     api_keys,
     battles,
+    embeddings,
     generations,
     identities,
     tenant_terms,
@@ -50,6 +52,7 @@ _STATEMENTS: MappingProxyType[str, Insert | Update | Delete] = MappingProxyType(
         "battle_voted": update(battles)
         .where(battles.c.battle == bindparam("of"))
         .values(choice=bindparam("chosen"), voted_us=bindparam("at_us")),
+        "embedding": insert(embeddings),
         "tenant_unset": delete(tenant_terms).where(tenant_terms.c.tenant == bindparam("of")),
         "tenant_set": insert(tenant_terms),
         "key": insert(api_keys),
@@ -176,6 +179,8 @@ def _changes(event: StoredEvent) -> Iterator[Change]:
                     "replaces": data.replaces,
                 },
             )
+        case TextsEmbedded():
+            yield "embedding", common | {"tenant": event.tenant, "prompt_tokens": data.prompt_tokens}
         case TenantSet():
             yield "tenant_unset", {"of": data.tenant}
             yield (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pydantic import JsonValue
-from sqlalchemy import Column, Connection, RowMapping, Select, func, select
+from sqlalchemy import Column, Connection, RowMapping, Select, func, literal, select
 
 from tiltyard.errors import NotFound
 from tiltyard.events.dialect import Database
@@ -17,6 +17,7 @@ from tiltyard.events.schema import Choice, Credential, EventData, GenerationFini
 from tiltyard.events.tables import (
     api_keys,
     battles,
+    embeddings,
     events,
     generations,
     identities,
@@ -285,24 +286,25 @@ class Queries:
 
     def token_usage(self, *, since_us: int) -> list[TokenUsage]:
         """Return the tokens of each tenant and day of UTC from a time on (microseconds since 1970)."""
-        columns = generations.c
-        day = columns.time_us // DAY_US
-        query = (
-            select(columns.tenant, day, func.sum(columns.prompt_tokens), func.sum(columns.completion_tokens))
-            .where(columns.time_us >= since_us)
-            .group_by(columns.tenant, day)
-            .order_by(columns.tenant, day)
-        )
-        with self._database.reading() as connection:
-            return [
-                TokenUsage(
-                    tenant,
-                    datetime.fromtimestamp(number * DAY_US // 1_000_000, UTC).strftime("%Y%m%d"),
-                    int(prompt),
-                    int(completion),
-                )
-                for tenant, number, prompt, completion in connection.execute(query)
-            ]
+        found: dict[tuple[str, int], list[int]] = {}
+        for table, output in ((generations, generations.c.completion_tokens), (embeddings, literal(0))):
+            day = table.c.time_us // DAY_US
+            query = (
+                select(table.c.tenant, day, func.sum(table.c.prompt_tokens), func.sum(output))
+                .where(table.c.time_us >= since_us)
+                .group_by(table.c.tenant, day)
+            )
+            with self._database.reading() as connection:
+                for tenant, number, prompt_tokens, completion_tokens in connection.execute(query):
+                    sums = found.setdefault((tenant, number), [0, 0])
+                    sums[0] += int(prompt_tokens)
+                    sums[1] += int(completion_tokens)
+        return [
+            TokenUsage(
+                tenant, datetime.fromtimestamp(number * DAY_US // 1_000_000, UTC).strftime("%Y%m%d"), *sums
+            )
+            for (tenant, number), sums in sorted(found.items())
+        ]
 
     def identities(self) -> list[IdentityRegistered]:
         """Return every registration, oldest first; a name that was redefined occurs more than once."""

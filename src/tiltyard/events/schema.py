@@ -212,6 +212,28 @@ class GenerationFinished(EventData):
         return f"generation:{self.generation}"
 
 
+class TextsEmbedded(EventData):
+    """Written by the gateway once for each request for embeddings that was answered; the texts are kept nowhere."""
+
+    TYPE: ClassVar[str] = "tiltyard.texts.embedded.v1"
+    alias: str
+    """The model name that the client asked for."""
+    identity: str
+    """The identity name that it was resolved to."""
+    behaviour: Digest
+    """Behaviour digest of the identity that answered."""
+    worker: str
+    """Name of the worker process."""
+    api_key: str | None = None
+    """Id of the API key that asked; `None` where none is needed."""
+    texts: int
+    """How many."""
+    prompt_tokens: int
+    """Tokens of all texts."""
+    total_ms: float
+    """From arrival at the gateway to the end."""
+
+
 class Contestant(Frozen):
     """One side of a battle."""
 
@@ -441,6 +463,7 @@ class Unrecognised(EventData):
 EVENT_TYPES: tuple[type[EventData], ...] = (
     IdentityRegistered,
     GenerationFinished,
+    TextsEmbedded,
     BattleOpened,
     BattleTurnStarted,
     BattleTurnFinished,

@@ -151,7 +151,16 @@ tenant_terms = Table(
     Column("terms_json", Text),  # NULL: what the file says
 )
 
-PROJECTIONS = (identities, generations, battles, votes, api_keys, tenant_terms)
+embeddings = Table(
+    "embeddings",
+    log_metadata,
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("time_us", BigInteger, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+)
+
+PROJECTIONS = (identities, generations, battles, votes, api_keys, tenant_terms, embeddings)
 
 # Seen, not told: written now and then, in nobody's way, and no event.
 
