@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import re
 import socket
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx2
 import orjson
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from running_tiltyard import Tiltyard
 from test_loop import battle_over
 
+from own_certificate import write_certificate
 from tiltyard.cli.serving import trust_only
 
 SETTINGS = """
@@ -49,20 +45,6 @@ contestants = ["cool", "hot"]
 [workers]
 kv_memory_mb = 64
 """
-
-
-def write_certificate(directory: Path) -> Path:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "models.example")])
-    now = datetime.now(UTC)
-    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-    builder = builder.serial_number(1).not_valid_before(now - timedelta(hours=1))
-    certificate = builder.not_valid_after(now + timedelta(hours=9)).sign(key, hashes.SHA256())
-    encoding = serialization.Encoding.PEM
-    private = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    (directory / "key.pem").write_bytes(private)
-    (directory / "cert.pem").write_bytes(certificate.public_bytes(encoding))
-    return directory / "cert.pem"
 
 
 def test_strangers_are_served_with_a_key_and_a_certificate_only(tmp_path: Path, model_path: Path) -> None:
