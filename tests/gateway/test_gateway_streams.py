@@ -105,5 +105,5 @@ def test_requests_leave_nothing_in_memory(stage: Stage, http: httpx2.Client) -> 
         gc.collect()
         return len(gc.get_objects())
 
-    before = objects_after(50)
-    assert objects_after(150) - before < 75
+    before = objects_after(100)
+    assert objects_after(200) - before < 200  # a request that stays is several objects
