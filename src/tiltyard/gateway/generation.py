@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from functools import cached_property
 from typing import cast
 
 import orjson
@@ -204,7 +205,9 @@ class Generation:
                 ) as lease:
                     self._reached_before |= self._attempt.reached
                     self._attempt = Attempt(self._door.hop, self._route, self.kind)
-                    async with aclosing(self._attempt.frames(*self._for_worker())) as frames:
+                    async with aclosing(
+                        self._attempt.frames(self._body, self._headers_for_worker())
+                    ) as frames:
                         async for chunk in frames:
                             begun = True
                             yield self._dressed(chunk, lease)
@@ -221,16 +224,19 @@ class Generation:
             self._route = self._door.router.choose(self.identity_name, without=tried)
             self._door.metrics.retries.inc()
 
-    def _for_worker(self) -> tuple[bytes, dict[str, str]]:
-        """Body and headers for the worker of the present route."""
-        body = self.request.to_worker(identity=self._route.identity.name, seed=self.seed)
-        headers = {
+    @cached_property
+    def _body(self) -> bytes:
+        """What every worker of the identity is asked."""
+        return orjson.dumps(self.request.to_worker(identity=self.identity_name, seed=self.seed))
+
+    def _headers_for_worker(self) -> dict[str, str]:
+        """The terms count from when the worker is asked."""
+        return {
             "content-type": "application/json",
             HEADER_GENERATION: self.id,
             HEADER_TENANT: self._caller.tenant,
             **self._terms.headers(elapsed_ms=self._elapsed_ms()),
         }
-        return orjson.dumps(body), headers
 
     def _dressed(self, chunk: Chunk, lease: Lease) -> Chunk:
         """Note the frame, and make it the client's: our ids, the usage as OpenAI places it."""
@@ -340,7 +346,7 @@ class Generation:
         output = request.n * min(sampling.max_tokens or limit, limit)
         # A token has at least one byte; around the client's words stand the template's and the identity's own.
         own = len((identity.declaration.system_prompt or "").encode()) + TEMPLATE_TOKENS
-        prompt = min(len(self._for_worker()[0]) + own, limit)
+        prompt = min(len(self._body) + own, limit)
         return Ask(
             tokens=terms.weight(
                 self._estimated_prompt_tokens(), request.n * (request.answer_tokens or GUESSED_ANSWER_TOKENS)
