@@ -122,7 +122,7 @@ async def test_the_deltas_of_a_call_are_shaped_as_openai_shapes_them() -> None:
     async with toy(CALL) as worker:
         frames = await stream(worker, chat())
     deltas = [choice["delta"] for frame in frames for choice in frame["choices"]]
-    assert deltas[0] == {"role": "assistant", "content": None}
+    assert deltas[0] == {"role": "assistant", "content": None, "refusal": None}
     (calls,) = [delta["tool_calls"] for delta in deltas if "tool_calls" in delta]
     (call,) = calls
     assert call.pop("id").startswith("call_")

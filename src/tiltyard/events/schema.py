@@ -143,7 +143,8 @@ class GenerationFinished(EventData):
     api_key: str | None = None
     """Id of the API key that asked; `None` where none is needed."""
     prompt: ContentRef | None
-    """The request as served: messages or prompt, in canonical JSON."""
+    """The request as served: messages or prompt, in canonical JSON; beside them what a response told of its request
+    (`response`) and the digest of a request that brought a key (`idempotency`)."""
     response: ContentRef | None
     """`{"choices": [{"index", "text", "token_ids", "finish_reason"}]}` in canonical JSON; `message` where tools are called."""
     prompt_token_digest: Digest | None

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from functools import cached_property
 from typing import cast
@@ -25,7 +25,7 @@ from tiltyard.errors import (
 from tiltyard.events.ids import new_generation_id
 from tiltyard.events.schema import FinishReason, GenerationFinished
 from tiltyard.events.vault import NewContent
-from tiltyard.gateway.attempt import Attempt, WorkerLost
+from tiltyard.gateway.attempt import Attempt, Stopped, WorkerLost
 from tiltyard.gateway.caller import current_caller
 from tiltyard.gateway.charge import Charge
 from tiltyard.gateway.collect import ENDPOINT_OF, Collected, Endpoint, Kind, whole_answer
@@ -147,7 +147,10 @@ class Generation:
         await self._charge.reserve()
         end: FinishReason = "failed"
         error: str | None = "internal_error"
-        with door.metrics.in_flight.labels(self._label).track_inprogress():
+        with (
+            door.metrics.in_flight.labels(self._label).track_inprogress(),
+            door.running.having(self._caller.tenant, self.id, self.stop),
+        ):
             try:
                 async with aclosing(self._relay()) as frames:
                     async for chunk in frames:
@@ -159,6 +162,11 @@ class Generation:
                         f"worker {self._route.worker.name} ended the answer without its facts",
                         code="stream_unreadable",
                     )
+            except Stopped:
+                end, error = "cancelled", None
+                await self._record(end, error)
+                for chunk in self._cut_off():
+                    yield chunk
             except TiltyardError as failure:
                 if isinstance(
                     failure, StorageFailed
@@ -177,12 +185,31 @@ class Generation:
                 else:
                     await self._charge.settle(0, 0)
 
+    def stop(self) -> None:
+        """End the answer with what there is: its last frames say `cancelled`, with usage."""
+        self._attempt.stop()
+
+    def _cut_off(self) -> Iterator[Chunk]:
+        """The last frames of an answer that was stopped."""
+        open_choices = [choice for choice in self.collected.choices if choice.finish_reason is None]
+        name = "chat.completion.chunk" if self.kind == "chat" else "text_completion"
+        nothing: Chunk = {"delta": {}} if self.kind == "chat" else {"text": ""}
+        choices: list[Json] = []
+        for choice in open_choices:
+            choice.finish_reason = "cancelled"
+            choices.append({"index": choice.index, **nothing, "logprobs": None, "finish_reason": "cancelled"})
+        usage = cast(Json, self.usage)
+        if choices:
+            told: Chunk = {"usage": None} if self.request.include_usage else {}
+            yield {**self._head, "object": name, "choices": choices, **told}
+        yield {**self._head, "object": name, "choices": [], "usage": usage}
+
     async def whole(self) -> Chunk:
         """Wait for the end and return the answer of a request that is not streamed."""
         async with aclosing(self.chunks()) as chunks:
             async for _ in chunks:
                 pass
-        return whole_answer(self.collected, self.kind, self._head, self.collected.usage or {})
+        return whole_answer(self.collected, self.kind, self._head, cast(Mapping[str, Json], self.usage))
 
     @property
     def _head(self) -> Chunk:
