@@ -287,3 +287,25 @@ def test_a_request_that_cannot_make_its_deadline_is_shed_before_it_costs_anythin
         stage.workers[0].let_go.set()
         held.join()
         assert len(stage.workers[0].served) == 3
+
+
+def test_what_costs_no_tokens_is_a_request_all_the_same(tmp_path: Path) -> None:
+    """LiteLLM #27381: a limiter that one route was never put behind."""
+    with tenancy(tmp_path, requests_per_minute=2, models=("chat",)) as (stage, http):
+        hello = {"model": "chat", "messages": [{"role": "user", "content": "x"}]}
+        asks = (
+            ("/tokenize", {"model": "chat", "prompt": "x"}),
+            ("/render", hello),
+            ("/v1/messages/count_tokens", hello),
+            ("/v1/embeddings", {"model": "chat", "input": "x"}),
+            ("/v1/completions", {"model": "chat", "prompt": "x", "max_tokens": 1}),
+            ("/v1/messages", {**hello, "max_tokens": 1}),
+            ("/v1/responses", {"model": "chat", "input": "x"}),
+            ("/v1/chat/completions", hello),
+        )
+        for path, body in asks[:2]:
+            assert http.post(path, json=body).status_code != 429, path
+        for path, body in asks:
+            assert http.post(path, json=body).status_code == 429, path
+            assert http.post(path, json={**body, "model": "warm"}).status_code == 404, path
+        assert len(stage.workers[0].served) == 0

@@ -215,6 +215,28 @@ class GenerationFinished(EventData):
         return f"generation:{self.generation}"
 
 
+class TextsEmbedded(EventData):
+    """Written by the gateway once for each request for embeddings that was answered; the texts are kept nowhere."""
+
+    TYPE: ClassVar[str] = "tiltyard.texts.embedded.v1"
+    alias: str
+    """The model name that the client asked for."""
+    identity: str
+    """The identity name that it was resolved to."""
+    behaviour: Digest
+    """Behaviour digest of the identity that answered."""
+    worker: str
+    """Name of the worker process."""
+    api_key: str | None = None
+    """Id of the API key that asked; `None` where none is needed."""
+    texts: int
+    """How many."""
+    prompt_tokens: int
+    """Tokens of all texts."""
+    total_ms: float
+    """From arrival at the gateway to the end."""
+
+
 class Contestant(Frozen):
     """One side of a battle."""
 
@@ -390,6 +412,16 @@ class ApiKeyEnded(EventData):
         return f"api-key-ended:{self.key}:{self.reason}"
 
 
+class TenantSet(EventData):
+    """Written by `tiltyard tenants` when a tenant's terms are set, or left to `tiltyard.toml` again."""
+
+    TYPE: ClassVar[str] = "tiltyard.tenant.set.v1"
+    tenant: str
+    """Name of the tenant; also the event's subject."""
+    terms: dict[str, JsonValue] | None
+    """As in `[tenants.NAME]`, which they replace as a whole; `None`: what the file says."""
+
+
 class WorkerReady(EventData):
     """Written by the fleet's owner when a worker answers ready."""
 
@@ -434,6 +466,7 @@ class Unrecognised(EventData):
 EVENT_TYPES: tuple[type[EventData], ...] = (
     IdentityRegistered,
     GenerationFinished,
+    TextsEmbedded,
     BattleOpened,
     BattleTurnStarted,
     BattleTurnFinished,
@@ -441,6 +474,7 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     LeaderboardPublished,
     ApiKeyIssued,
     ApiKeyEnded,
+    TenantSet,
     WorkerReady,
     WorkerStopped,
     SubjectErased,

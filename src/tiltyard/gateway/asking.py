@@ -9,7 +9,9 @@ from tiltyard.client.failures import error_from_response
 from tiltyard.errors import Overloaded, Unavailable, UpstreamFailed
 from tiltyard.gateway.attempt import WorkerLost
 from tiltyard.gateway.caller import current_caller
+from tiltyard.gateway.charge import Charge
 from tiltyard.gateway.door import Door
+from tiltyard.router.ledger import Ask
 from tiltyard.router.router import Route
 from tiltyard.wire.phrasing import Chunk
 from tiltyard.wire.worker import HEADER_TENANT
@@ -18,10 +20,21 @@ from tiltyard.wire.worker import HEADER_TENANT
 async def ask(door: Door, path: str, body: Chunk) -> Chunk:
     """Post `body` to a worker that serves its `model`, and to another one if the first is gone or full.
 
-    Raises the worker's own error, `NotFound` for a model that does not exist, `Unavailable`, `WorkerLost`.
+    It counts as a request of its tenant and costs no tokens. Raises the worker's own error, `NotFound` for a model
+    that does not exist, `LimitReached`, `Unavailable`, `WorkerLost`.
     """
-    current_caller().terms.check_model(str(body["model"]))
+    caller = current_caller()
+    caller.terms.check_model(str(body["model"]))
     identity = door.router.resolve(str(body["model"]))
+    charge = Charge(door.ledger, door.metrics, caller, Ask(0.0, 0))
+    await charge.reserve()
+    try:
+        return await _of_a_worker(door, identity, path, body)
+    finally:
+        await charge.settle(0, 0)
+
+
+async def _of_a_worker(door: Door, identity: str, path: str, body: Chunk) -> Chunk:
     route = door.router.choose(identity)
     try:
         return await _ask(door, route, path, body)

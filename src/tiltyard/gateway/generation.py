@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
+from functools import cached_property
 from typing import cast
 
 import orjson
@@ -181,11 +182,10 @@ class Generation:
                 end, error = "cancelled", None
                 raise
             finally:
-                try:
-                    if self._attempt.reached or self._reached_before:
-                        await self._record(end, error)
-                finally:
-                    await self._charge.settle(0, 0)  # unless its record has billed it
+                if self._attempt.reached or self._reached_before:
+                    await self._record(end, error)
+                else:
+                    await self._charge.settle(0, 0)
 
     def stop(self) -> None:
         """End the answer with what there is: its last frames say `cancelled`, with usage."""
@@ -234,7 +234,9 @@ class Generation:
                 ) as lease:
                     self._reached_before |= self._attempt.reached
                     self._attempt = Attempt(self._door.hop, self._route, self.kind)
-                    async with aclosing(self._attempt.frames(*self._for_worker())) as frames:
+                    async with aclosing(
+                        self._attempt.frames(self._body, self._headers_for_worker())
+                    ) as frames:
                         async for chunk in frames:
                             begun = True
                             yield self._dressed(chunk, lease)
@@ -251,16 +253,19 @@ class Generation:
             self._route = self._door.router.choose(self.identity_name, without=tried)
             self._door.metrics.retries.inc()
 
-    def _for_worker(self) -> tuple[bytes, dict[str, str]]:
-        """Body and headers for the worker of the present route."""
-        body = self.request.to_worker(identity=self._route.identity.name, seed=self.seed)
-        headers = {
+    @cached_property
+    def _body(self) -> bytes:
+        """What every worker of the identity is asked."""
+        return orjson.dumps(self.request.to_worker(identity=self.identity_name, seed=self.seed))
+
+    def _headers_for_worker(self) -> dict[str, str]:
+        """The terms count from when the worker is asked."""
+        return {
             "content-type": "application/json",
             HEADER_GENERATION: self.id,
             HEADER_TENANT: self._caller.tenant,
             **self._terms.headers(elapsed_ms=self._elapsed_ms()),
         }
-        return orjson.dumps(body), headers
 
     def _dressed(self, chunk: Chunk, lease: Lease) -> Chunk:
         """Note the frame, and make it the client's: our ids, the usage as OpenAI places it."""
@@ -287,6 +292,18 @@ class Generation:
         await asyncio.shield(self._recording)
 
     async def _append(self, finish: FinishReason, error: str | None) -> None:
+        """Append the event and bill what it says, before the client can know of the end and ask again.
+
+        What could not be recorded is not billed: the sum of the events is the sum of the bills.
+        """
+        billed = (0, 0)
+        try:
+            event = await self._appended(finish, error)
+            billed = (event.prompt_tokens, event.completion_tokens)
+        finally:
+            await self._charge.settle(*billed)
+
+    async def _appended(self, finish: FinishReason, error: str | None) -> GenerationFinished:
         ending = Ending(finish, error, self._elapsed_ms(), self._first_token_ms)
         asked = Asked(
             self.id,
@@ -313,8 +330,7 @@ class Generation:
             traceparent=self._traceparent,
             contents=contents,
         )
-        # Billed is what is recorded, and before the client can know of the end and ask again.
-        await self._charge.settle(event.prompt_tokens, event.completion_tokens)
+        return event
 
     def _encrypted(self, words: Json) -> tuple[NewContent, NewContent]:
         log, subject = self._door.log, self._caller.subject(self.request.user)
@@ -361,7 +377,7 @@ class Generation:
         own = len((identity.declaration.system_prompt or "").encode()) + TEMPLATE_TOKENS
         if isinstance(request, ChatCompletionRequest) and request.tool_use is not None:
             own += TOOLS_TOKENS
-        prompt = min(len(self._for_worker()[0]) + own, limit)
+        prompt = min(len(self._body) + own, limit)
         return Ask(
             tokens=terms.weight(
                 self._estimated_prompt_tokens(), request.n * (request.answer_tokens or GUESSED_ANSWER_TOKENS)
