@@ -20,7 +20,7 @@ from tiltyard.gateway.generation import Generation
 from tiltyard.gateway.trace import traceparent_of
 from tiltyard.identity.canonical import Json
 from tiltyard.wire.openai import ChatCompletionRequest, chat_request
-from tiltyard.wire.problems import parse_object
+from tiltyard.wire.problems import parse_object, shown
 from tiltyard.wire.terms import ServiceTerms
 
 _logger = logging.getLogger(__name__)
@@ -51,6 +51,8 @@ class Conversation:
         self._socket = socket
         self._messages: list[Json] = []
         self._model: Json = None
+        self._before: tuple[list[Json], Json] = ([], None)
+        """Messages and model before the turn under way; what they are again if it fails."""
         self._answering: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -88,7 +90,7 @@ class Conversation:
                     raise Conflict("an answer is being given; wait for its done frame or send a cancel")
                 await self._start(message)
             case other:
-                raise InvalidRequest(f"type is {other!r}; it must be 'turn' or 'cancel'", param="type")
+                raise InvalidRequest(f"type is {shown(other)}; it must be 'turn' or 'cancel'", param="type")
 
     async def _start(self, turn: Mapping[str, Json]) -> None:
         await self._door.gate.renew(current_caller())  # the socket may be older than the end of its key
@@ -99,6 +101,7 @@ class Conversation:
             traceparent=traceparent_of(self._socket),
             terms=ServiceTerms.read(self._socket.headers, request.service_tier),
         )
+        self._before = self._messages, self._model
         self._model = request.model
         self._messages = [message.to_json() for message in request.messages]
         self._answering = asyncio.create_task(self._answer(generation))
@@ -148,7 +151,7 @@ class Conversation:
             # Only `_cancel` cancels this task, and it waits for it: the client asked, or is gone.
             await self._finish(generation, "cancelled")
         except TiltyardError as error:
-            self._messages.pop()  # the question that got no answer; the client may ask it again
+            self._messages, self._model = self._before  # the client may ask again
             await self._send_error(error, generation.id)
         except (WebSocketDisconnect, OSError):
             pass  # the client is gone; leaving the block has cancelled and recorded the answer
