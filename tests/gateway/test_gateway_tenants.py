@@ -218,6 +218,28 @@ def test_one_more_than_the_concurrency_is_refused_while_the_others_run(tmp_path:
         assert chat(http).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {"prompt": "Hello"}),
+        ("/detokenize", {"tokens": [1]}),
+        ("/render", {"messages": [{"role": "user", "content": "Hello"}]}),
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "Hello"}]}),
+    ],
+)
+def test_what_costs_no_tokens_is_a_request_all_the_same(
+    tmp_path: Path, path: str, body: dict[str, object]
+) -> None:
+    """One key read long texts without end: 4 MiB keep a core busy for seconds."""
+    with tenancy(tmp_path, requests_per_minute=2, tokens_per_minute=100, daily_budget=1e-9) as (_stage, http):
+        answers = [http.post(path, json={"model": "chat", **body}) for _ in range(3)]
+        assert answers[-1].status_code == 429
+        assert "2 requests a minute" in answers[-1].json()["error"]["message"]
+        assert [answer.status_code for answer in answers[:2]] != [429, 429]
+        assert gauge(http, "tiltyard_tenant_requests_in_flight", tenant="default") == 0
+        assert gauge(http, "tiltyard_tenant_reserved", tenant="default") == 0
+
+
 def test_models_that_a_tenant_may_not_ask_for_do_not_exist_for_it(tmp_path: Path) -> None:
     with tenancy(tmp_path, models=("chat",)) as (_stage, http):
         assert [entry["id"] for entry in http.get("/v1/models").json()["data"]] == ["chat"]
@@ -263,6 +285,20 @@ def test_two_tenants_users_of_one_name_are_two_people(tmp_path: Path) -> None:
             assert subjects == ["acme:bob", "other:bob"]
             assert log.erase_subject("acme:bob") == 1
             assert [event.tenant for event in log.read(types=(GenerationFinished,))] == ["acme", "other"]
+
+
+def test_no_users_name_makes_it_another_tenants_user(tmp_path: Path) -> None:
+    """The words of one tenant must not be erased, or found, with those of another."""
+    with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
+        ring = KeyRing(log)
+        keys = {tenant: ring.issue(tenant, ["inference"]).secret for tenant in ("acme", "default")}
+        asked = [("acme", "bob"), ("acme", None), ("default", "acme:bob"), ("default", "acme")]
+        with staged(log, tmp_path) as stage, httpx2.Client(base_url=stage.url) as http:
+            for tenant, user in asked:
+                http.headers["x-api-key"] = keys[tenant]
+                chat(http, user=user).raise_for_status()
+            subjects = [event.prompt.subject for event in events_of(stage) if event.prompt is not None]
+    assert subjects == ["acme:bob", "acme", "default:acme:bob", "default:acme"]
 
 
 def test_a_request_that_cannot_make_its_deadline_is_shed_before_it_costs_anything(tmp_path: Path) -> None:
