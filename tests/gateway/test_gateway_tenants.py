@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 import threading
@@ -14,15 +15,19 @@ from typing import Any
 import httpx2
 import orjson
 import pytest
-from gateway_stage import Stage, staged
+from gateway_stage import ALIASES, Stage, staged
 from openai import OpenAI, RateLimitError
+from starlette.types import Message
 
 from tiltyard.events.ids import new_id
+from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.log import EventLog
-from tiltyard.events.schema import GenerationFinished
+from tiltyard.events.schema import EventData, GenerationFinished
+from tiltyard.gateway.app import create_gateway
 from tiltyard.gateway.keyring import KeyRing
-from tiltyard.router.ledger import Ledger, MemoryLedger
+from tiltyard.router.ledger import Account, Ledger, MemoryLedger
 from tiltyard.router.redis_ledger import RedisLedger
+from tiltyard.router.router import Router
 from tiltyard.router.tenants import TenantTerms
 
 
@@ -177,6 +182,53 @@ def test_after_clients_are_killed_in_mid_stream_the_books_are_in_order(
         assert spent == pytest.approx(billed(stage, terms))
         assert spent > 0
         assert stage.workers[0].running == 0
+
+
+def test_an_answer_that_is_cancelled_twice_is_billed_as_it_is_recorded(tmp_path: Path) -> None:
+    """Who came back to a stream and left again while its end was being written had it for nothing."""
+    terms, ledger = TenantTerms(), MemoryLedger()
+    body = b'{"model": "chat", "messages": [{"role": "user", "content": "!count 100000"}], "stream": true}'
+    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "query_string": b""}
+    scope |= {"headers": [(b"host", b"localhost")]}
+
+    async def ask_and_leave_twice(stage: Stage) -> Account:
+        recording, go_on, told = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        received: asyncio.Queue[Message] = asyncio.Queue()
+        received.put_nowait({"type": "http.request", "body": body})
+        append = stage.log.append
+
+        async def slow(data: EventData, **of: Any) -> StoredEvent:
+            recording.set()
+            await go_on.wait()
+            return await append(data, **of)
+
+        async def send(message: Message) -> None:
+            if message.get("body"):
+                told.set()
+
+        app = create_gateway(router=Router(stage.registry, ALIASES), log=stage.log, ledger=ledger)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stage.log, "append", slow)
+            async with app.router.lifespan_context(app), asyncio.timeout(20):
+                asking = asyncio.create_task(app(scope, received.get, send))
+                await told.wait()
+                asking.cancel()
+                await recording.wait()
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+                assert (await ledger.account("default")).in_flight == 1
+                go_on.set()
+                while (await ledger.account("default")).in_flight:
+                    await asyncio.sleep(0)
+        return await ledger.account("default")
+
+    with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log, staged(log, tmp_path) as stage:
+        account = asyncio.run(ask_and_leave_twice(stage))
+        (event,) = events_of(stage)
+    assert event.choices[0].finish_reason == "cancelled"
+    assert event.completion_tokens > 0
+    assert account.reserved_nano == 0
+    assert account.day_nano == terms.cost_nano(event.prompt_tokens, event.completion_tokens)
 
 
 def test_what_a_worker_refuses_or_breaks_is_not_held(tmp_path: Path) -> None:

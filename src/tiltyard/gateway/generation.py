@@ -171,11 +171,10 @@ class Generation:
                 end, error = "cancelled", None
                 raise
             finally:
-                try:
-                    if self._attempt.reached or self._reached_before:
-                        await self._record(end, error)
-                finally:
-                    await self._charge.settle(0, 0)  # unless its record has billed it
+                if self._attempt.reached or self._reached_before:
+                    await self._record(end, error)
+                else:
+                    await self._charge.settle(0, 0)
 
     async def whole(self) -> Chunk:
         """Wait for the end and return the answer of a request that is not streamed."""
@@ -258,6 +257,15 @@ class Generation:
         await asyncio.shield(self._recording)
 
     async def _append(self, finish: FinishReason, error: str | None) -> None:
+        # The record settles, not who waits for it: who is cancelled a second time here must not settle before.
+        try:
+            event = await self._appended(finish, error)
+            # Billed is what is recorded, and before the client can know of the end and ask again.
+            await self._charge.settle(event.prompt_tokens, event.completion_tokens)
+        finally:
+            await self._charge.settle(0, 0)  # unless it was billed
+
+    async def _appended(self, finish: FinishReason, error: str | None) -> GenerationFinished:
         ending = Ending(finish, error, self._elapsed_ms(), self._first_token_ms)
         asked = Asked(
             self.id,
@@ -284,8 +292,7 @@ class Generation:
             traceparent=self._traceparent,
             contents=contents,
         )
-        # Billed is what is recorded, and before the client can know of the end and ask again.
-        await self._charge.settle(event.prompt_tokens, event.completion_tokens)
+        return event
 
     def _encrypted(self, words: Json) -> tuple[NewContent, NewContent]:
         log, subject = self._door.log, self._caller.subject(self.request.user)
