@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import orjson
 import pytest
 
-from tiltyard.client import ModelClient
+from tiltyard.client import ModelClient, Retries
 from tiltyard.client.failures import error_from_response
 from tiltyard.errors import (
     Conflict,
@@ -284,3 +284,22 @@ def test_errors_of_other_shapes_keep_their_words(body: dict[str, object], messag
     error = error_from_response(400, {}, orjson.dumps(body))
     assert isinstance(error, InvalidRequest)
     assert error.message == message
+
+
+@pytest.mark.parametrize(
+    ("headers", "code", "wait_s", "helps"),
+    [
+        ({"retry-after": "3"}, None, 3.0, True),
+        ({"retry-after": "3", "retry-after-ms": "250"}, None, 0.25, True),
+        ({"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, None, 1.0, True),
+        ({"x-should-retry": "false"}, "budget_exceeded", 1.0, False),
+        ({}, "insufficient_quota", 1.0, False),  # OpenAI's
+    ],
+)
+def test_a_429_says_when_to_come_back_and_whether_that_helps(
+    headers: dict[str, str], code: str | None, wait_s: float, helps: bool
+) -> None:
+    error = error_from_response(429, headers, orjson.dumps({"error": {"message": "no", "code": code}}))
+    assert isinstance(error, Overloaded)
+    assert (error.retry_after_s, error.should_retry) == (wait_s, helps)
+    assert (Retries().wait_s(error, 0) is not None) == helps

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tiltyard.client import Caller, Program, Prompt, Retries, StepFailed, tool
-from tiltyard.errors import InvalidRequest, NotFound, Overloaded, UpstreamFailed
+from tiltyard.errors import InvalidRequest, NotFound, Overloaded, Unavailable, UpstreamFailed
 
 RECORDED = Path(__file__).parent / "recorded"
 AT_ONCE = Retries(most=2, first_wait_s=0.0)
@@ -167,13 +167,31 @@ async def test_a_refusal_is_tried_again_as_the_same_request(server: StandIn, sta
 
 
 async def test_no_more_tries_than_allowed(server: StandIn) -> None:
-    server.failures = [429] * 5
+    server.failures = [503] * 5
     async with program(server) as p:
-        with pytest.raises(StepFailed, match="status 429") as caught:
+        with pytest.raises(StepFailed, match="status 503") as caught:
             await p.prompt().user("hi").gen("x")
-    assert isinstance(caught.value.cause, Overloaded)
-    assert caught.value.status == 429
+    assert isinstance(caught.value.cause, Unavailable)
+    assert caught.value.status == 503
     assert len(server.seen) == 3
+
+
+async def test_a_busy_server_is_waited_for_with_patience(server: StandIn) -> None:
+    server.failures = [429] * 9
+    async with program(server) as p:
+        assert await p.prompt().user("hi").gen("x") == "hi"
+    assert len(server.seen) == 10
+
+
+def test_patience_ends() -> None:
+    retries = Retries(patience_s=10.0, longest_wait_s=4.0)
+    busy = Overloaded("busy", retry_after_s=3.0)
+    assert retries.wait_s(busy, 0, 7.0) == 3.0
+    assert retries.wait_s(busy, 50, 6.0) == 4.0
+    assert retries.wait_s(busy, 0, 7.1) is None
+    assert retries.wait_s(Overloaded("full", retry_after_s=5.0), 0) is None
+    assert Retries(most=0).wait_s(busy, 0) is None
+    assert Retries(first_wait_s=0.0).wait_s(Overloaded("?", retry_after_s=0.0), 256) is None
 
 
 async def test_a_request_that_may_have_run_is_not_sent_twice(server: StandIn) -> None:

@@ -14,6 +14,7 @@ from gateway_stage import served
 from openai import OpenAI
 from real_house import House, real_house, say
 
+from tiltyard.client import Caller, Program, Retries, tool
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import GenerationFinished
 from tiltyard.fleet.registry import Registry
@@ -141,3 +142,31 @@ def test_a_client_that_leaves_frees_worker_slot_and_budget(tenancy: Tenancy, str
     assert {tenant: shown.get(tenant, 0.0) for tenant in spent} == pytest.approx(
         {tenant: cost / 1e9 for tenant, cost in spent.items()}
     )
+
+
+@tool(side_effects=False)
+async def ask_back(caller: Caller, question: str) -> str:
+    """What a tool asks in its turn."""
+    return await caller.new_prompt().user(question).gen("back", max_tokens=2)
+
+
+async def test_a_program_and_its_tools_are_billed_to_the_key_that_runs_them(tenancy: Tenancy) -> None:
+    after = tenancy.log.last_sequence()
+    async with Program(tenancy.url, api_key=tenancy.keys["rival"], tools=[ask_back], user="ann") as p:
+        s = p.prompt().user("Who are you?")
+        await s.gen("who", max_tokens=2)
+        await s.call("back", ask_back, "And who am I?")
+        await s.user("Sure?").select("sure", ["yes", "no"])
+    stored = list(tenancy.log.read(after=after, types=(GenerationFinished,)))
+    assert {event.tenant for event in stored} == {"rival"}
+    assert len(stored) == p.used.requests == 1 + 1 + 3
+
+
+async def test_a_fork_beyond_the_tenants_concurrency_waits_its_turn(tenancy: Tenancy) -> None:
+    """20 branches of a tenant that may have 8 answers at once: refused with 429, they come again."""
+    async with Program(tenancy.url, api_key=tenancy.keys["rival"], retries=Retries(most=1)) as p:
+        branches = p.prompt().user("Say a word.").fork(20)
+        said = await branches.each(lambda b: b.gen("word", max_tokens=2))
+    assert len(said) == 20
+    assert set(tenancy.gauge("tiltyard_tenant_reserved").values()) == {0.0}
+    assert set(tenancy.gauge("tiltyard_tenant_requests_in_flight").values()) == {0.0}

@@ -7,7 +7,8 @@ import math
 import re
 import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx2
@@ -15,7 +16,7 @@ import orjson
 import pytest
 from real_house import House, real_house
 
-from tiltyard.client import Program
+from tiltyard.client import Program, Retries, StepFailed
 from tiltyard.wire.worker import WorkerStatus
 
 ROOT = Path(__file__).parents[2]
@@ -166,6 +167,80 @@ async def test_cancelled_branches_leave_nothing_running(house: House) -> None:
         while (now := await status()).running or now.waiting:
             pass
         assert (now.unfinished_tokens, now.kv_blocks_used) == (0, 0)
+
+
+@asynccontextmanager
+async def cutting(url: str) -> AsyncIterator[str]:
+    """A proxy that cuts the first streamed answer in its middle, and lets everything else through."""
+    host, port = url.removeprefix("http://").split(":")
+    cut = False
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool) -> None:
+        nonlocal cut
+        seen = b""
+        while data := await reader.read(1 << 16):
+            seen += data
+            if answers and not cut and b"text/event-stream" in seen and seen.count(b"data: ") > 3:
+                cut = True
+                break
+            writer.write(data)
+            await writer.drain()
+
+    serving: set[asyncio.Task[None]] = set()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(host, int(port))
+        ways = (
+            asyncio.create_task(pump(reader, back, answers=False)),
+            asyncio.create_task(pump(there, writer, answers=True)),
+        )
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            for end in (writer, back):
+                end.close()
+                with suppress(ConnectionError):
+                    await end.wait_closed()
+
+    def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(forward(reader, writer))
+        serving.add(task)
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+
+
+async def test_an_answer_that_was_cut_is_had_again_and_run_once(house: House) -> None:
+    """vLLM #57082, vLLM #52852: what was cut off must neither pass for an answer nor be paid for twice."""
+    async with (
+        cutting(house.url) as url,
+        Program(url, seed=5, retries=Retries(first_wait_s=0.0, after_a_cut=True)) as p,
+    ):
+        s = p.prompt().user("Tell me about the sea.")
+        text = await s.gen("sea", max_tokens=40, temperature=0, ignore_eos=True)
+    assert p.used.retries == 1
+    step = s.step("sea")
+    assert step.usage is not None
+    assert step.usage.completion_tokens == 40
+    said = house.said(step.generation)
+    assert (said["text"], house.event(step.generation).completion_tokens) == (text, 40)
+
+
+async def test_without_keys_it_is_an_error_and_frees_the_worker(house: House) -> None:
+    async with cutting(house.url) as url, Program(url) as p, httpx2.AsyncClient() as http:
+        with pytest.raises(StepFailed, match="step 'sea'") as caught:
+            await p.prompt().user("The sea?").gen("sea", max_tokens=2000, ignore_eos=True)
+        assert caught.value.code == "stream_cut"
+        while WorkerStatus.model_validate_json(
+            (await http.get(house.worker_url + "/worker")).content
+        ).running:
+            pass
 
 
 @pytest.mark.parametrize("group", ["", "g" * 64, "a-b_c:1"])

@@ -98,14 +98,14 @@ class Asker:
         if self._user is not None:
             fields = {"user": self._user, **fields}
         async with self._places:
-            tries = 0
+            tries, waited_s = 0, 0.0
             while True:
                 stream = self._client.stream_chat(self._model, messages, headers=headers, **fields)
                 try:
                     await stream.__aenter__()
                     break
                 except TiltyardError as error:
-                    await self.wait_after(error, tries, keyed=key is not None)
+                    waited_s += await self.wait_after(error, tries, waited_s, keyed=key is not None)
                     tries += 1
             try:
                 yield stream
@@ -119,14 +119,17 @@ class Asker:
         if len(self.spellings) > MAX_SPELLINGS:
             del self.spellings[next(iter(self.spellings))]
 
-    async def wait_after(self, error: TiltyardError, tries: int, *, keyed: bool) -> None:
-        """Wait before another try, or raise the error where there must be none."""
+    async def wait_after(
+        self, error: TiltyardError, tries: int, waited_s: float = 0.0, *, keyed: bool
+    ) -> float:
+        """Wait before another try and say how long it was, or raise the error where there must be none."""
         once = keyed and self.retries.after_a_cut and (await self.server()).ours
-        wait_s = self.retries.wait_s(error, tries, once=once)
+        wait_s = self.retries.wait_s(error, tries, waited_s, once=once)
         if wait_s is None:
             raise error
         self.used.retries += 1
         await asyncio.sleep(wait_s)
+        return wait_s
 
     async def _find_out(self) -> Server:
         try:

@@ -34,6 +34,8 @@ _BY_CODE: dict[str, type[TiltyardError]] = {
     ContextTooLong.default_code: ContextTooLong,
     DeadlineExceeded.default_code: DeadlineExceeded,
 }
+HOPELESS = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
+"""OpenAI's codes of a 429 that only a person can help."""
 
 
 def error_from_transport(error: httpx2.HTTPError, url: str) -> TiltyardError:
@@ -68,13 +70,15 @@ def error_from_response(status: int, headers: Mapping[str, str], content: bytes)
     if not isinstance(body, dict):
         start = content[:200].decode("utf-8", errors="replace")
         body = {"error": {"message": f"HTTP {status} without an error body: {start!r}"}}
-    return error_from_body(status, body, retry_after=headers.get("retry-after"))
+    return error_from_body(status, body, headers=headers)
 
 
 def error_from_body(
-    status: int, body: Mapping[str, object], *, retry_after: str | None = None
+    status: int, body: Mapping[str, object], *, headers: Mapping[str, str] | None = None
 ) -> TiltyardError:
     """Turn OpenAI's error shape into an exception; `status` decides when the code is unknown.
+
+    `headers` say when to come back after a 429, and whether that helps.
 
     Servers that leave out the outer object (SGLang), or say `detail` (FastAPI), are understood as well.
     """
@@ -84,7 +88,10 @@ def error_from_body(
     param = _text(fields.get("param"))
     code = _text(fields.get("code"))
     if status == 429:
-        return Overloaded(message, retry_after_s=_seconds(retry_after), param=param)
+        helps = (headers or {}).get("x-should-retry") != "false" and code not in HOPELESS
+        return Overloaded(
+            message, retry_after_s=_seconds(headers or {}), param=param, code=code, should_retry=helps
+        )
     kind = _BY_CODE.get(code or "") or _BY_STATUS.get(status)
     if kind is None:
         kind = InvalidRequest if 400 <= status < 500 else UpstreamFailed
@@ -95,8 +102,11 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def _seconds(value: str | None) -> float:
-    try:
-        return float(value) if value is not None else 1.0
-    except ValueError:
-        return 1.0
+def _seconds(headers: Mapping[str, str]) -> float:
+    """When to come back, as OpenAI's servers say it: in milliseconds, or in seconds; not their dates."""
+    for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
+        try:
+            return max(0.0, float(headers[name]) * unit)
+        except (KeyError, ValueError):
+            continue
+    return 1.0

@@ -14,6 +14,8 @@ from tiltyard.errors import Overloaded, TiltyardError, Unavailable, UpstreamFail
 
 HEADER_IDEMPOTENCY = "idempotency-key"
 HEADER_RESUME = "x-tiltyard-resume-ms"
+MOST_BUSY = 256
+"""Tries of one request, even where a server says that it is busy and names no time."""
 LINGER_MS = 2_000
 """How long a server shall go on with an answer whose connection was lost: until the next try, and not much longer."""
 
@@ -23,7 +25,9 @@ class Retries:
     """How often and how patiently."""
 
     most: int = 3
-    """Tries after the first; 0: none."""
+    """Tries after the first; 0: none. A server that is busy (429) is asked as often as `patience_s` allows."""
+    patience_s: float = 60.0
+    """How long one request waits, all tries together, for a server that is busy."""
     first_wait_s: float = 0.25
     longest_wait_s: float = 20.0
     after_a_cut: bool = False
@@ -36,26 +40,28 @@ class Retries:
             return {}
         return {HEADER_IDEMPOTENCY: key, HEADER_RESUME: str(LINGER_MS)}
 
-    def wait_s(self, error: TiltyardError, tried: int, *, once: bool) -> float | None:
-        """Seconds before another try after `tried` ones, or `None` where there must be none.
+    def wait_s(
+        self, error: TiltyardError, tried: int, waited_s: float = 0.0, *, once: bool = False
+    ) -> float | None:
+        """Seconds before another try after `tried` ones and `waited_s` seconds, or `None` where there must be none.
 
         `once`: the request has a key, and the server runs it once.
 
-        >>> Retries().wait_s(Overloaded("busy", retry_after_s=2.0), 0, once=False)
+        >>> Retries().wait_s(Overloaded("busy", retry_after_s=2.0), 0)
         2.0
-        >>> Retries().wait_s(UpstreamFailed("cut"), 0, once=False) is None
+        >>> Retries().wait_s(UpstreamFailed("cut"), 0) is None
         True
         """
+        backoff = min(self.first_wait_s * (1 << min(tried, 16)), self.longest_wait_s)
+        if isinstance(error, Overloaded):
+            if not error.should_retry:
+                return None
+            wait_s = max(backoff, error.retry_after_s or 0.0)
+            patient = wait_s <= self.longest_wait_s and waited_s + wait_s <= self.patience_s
+            return wait_s if patient and self.most > 0 and tried < MOST_BUSY else None
         if tried >= self.most:
             return None
-        backoff = min(self.first_wait_s * (1 << tried), self.longest_wait_s)
-        if isinstance(error, Overloaded):
-            if error.retry_after_s is None or error.retry_after_s > self.longest_wait_s:
-                return None
-            return max(backoff, error.retry_after_s)
         if isinstance(error, Unavailable):
             return backoff
         cut = isinstance(error, UpstreamFailed) and not isinstance(error, FormNotHeld)
-        if cut and once and self.after_a_cut:
-            return backoff
-        return None
+        return backoff if cut and once and self.after_a_cut else None
