@@ -94,7 +94,7 @@ DEEP = json.loads('{"properties": {"a": ' * 40 + "{}" + "}}" * 40)
     ("fields", "param", "says"),
     [
         ({"tools": [{"type": "function"}]}, "tools[0].function", "required and missing"),
-        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", "a b"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", "it must be of the form ^[a-zA-Z0-9_.-]{1,64}$"),
         ({"tools": [{"type": "function", "function": {"name": "f", "pure": True}}]}, "tools[0].function.pure", "unknown"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": DEEP}}]},
          "tools[0].function.parameters", "64 levels"),
