@@ -42,7 +42,7 @@ class Vote:
 
 def test_a_rule_changes_the_name_of_its_ruleset() -> None:
     assert Ruleset().label.startswith("standard/1@")
-    assert Ruleset().label == Ruleset(least_seconds=2).label
+    assert Ruleset().label == Ruleset(least_seconds=1).label
     assert Ruleset(least_seconds=3).label != Ruleset().label
     assert Ruleset(version=2).digest != Ruleset().digest
 
@@ -53,8 +53,8 @@ def test_every_rule_gives_its_reason_and_the_first_one_counts() -> None:
         Vote(1),
         Vote(2, behaviour_b="x", leaked=True),
         Vote(3, leaked=True, seconds=0.5),
-        Vote(4, seconds=1.99),
-        Vote(5, seconds=2.0),
+        Vote(4, seconds=0.99),
+        Vote(5, seconds=1.0),
         Vote(6, seconds=None),
     ]
     assert judge(votes, Ruleset()).reasons == {
@@ -130,6 +130,28 @@ def test_bad_voters_are_left_out_by_the_test_that_is_made_for_them_and_honest_on
     assert reasons["contrary"] in ("voter_surprise", "voter_model")
     assert {reasons[f"honest{n}"] for n in range(20)} == {None}
     assert len(judged.findings) == 23
+
+
+def test_who_is_alone_on_a_board_is_compared_with_nobody() -> None:
+    rng = random.Random(4)
+    alone = [honest(rng, n, "anna") for n in range(1, 200)]
+    always = [replace(vote, choice="a" if vote.behaviour_a < vote.behaviour_b else "b") for vote in alone]
+    judged = judge(always, Ruleset())
+    assert judged.reasons == {}
+    assert judged.findings["anna"].surprise == judged.findings["anna"].model == 1.0
+
+
+def test_few_votes_of_others_are_no_certainty() -> None:
+    """Honest voters against three others: with chances taken for certain, twice as many fail."""
+    rng = random.Random(9)
+    flagged = tested = 0
+    for _ in range(40):
+        votes = [honest(rng, n, f"v{n % 4}") for n in range(1, 161)]
+        judged = judge(votes, OFF.model_copy(update={"voter_alpha": 0.01}))
+        tested += len(judged.findings)
+        flagged += sum(min(found.surprise, found.model) < 0.01 for found in judged.findings.values())
+    assert tested == 160
+    assert flagged <= 8  # two tests at 0.01: 3.2 expected; more than 8 come once in a hundred seeds
 
 
 def test_a_voter_with_few_votes_is_not_tested() -> None:

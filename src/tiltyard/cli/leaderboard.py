@@ -13,11 +13,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.cli.options import config_option, data_option
+from tiltyard.cli.rulesets import ruleset_of
 from tiltyard.cli.settings import Settings, load_settings
 from tiltyard.errors import InvalidRequest
 from tiltyard.events.log import EventLog
-from tiltyard.rating.admission import Window, admit
+from tiltyard.rating.admission import Window
 from tiltyard.rating.counts import BothBad, PairCounts
 from tiltyard.rating.leaderboard import Evidence, Leaderboard, LeaderboardRow, make_leaderboard
 from tiltyard.rating.rated_models import rated_models
@@ -84,7 +86,7 @@ def command(  # noqa: PLR0917  # click passes names
 def board_of_log(settings: Settings, window: Window, both_bad: BothBad, minimum_votes: int) -> Leaderboard:
     """Read the votes of a log; a data directory without one is an error that says what to do."""
     with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
-        admitted = admit(log.votes(), window=window, now_us=time.time_ns() // 1000)
+        admitted = RecordedVotes(log, ruleset_of(settings)).admit(window, time.time_ns() // 1000)
         models = rated_models(log.identities())
     evidence = Evidence(
         ruleset=admitted.ruleset,

@@ -108,6 +108,8 @@ class ArenaSettings(Frozen):
     """A model with fewer votes says so instead of showing a rank."""
     pairing: PairingSettings = PairingSettings()
     sessions: SessionSettings = SessionSettings()
+    ruleset: str | None = Field(default=None, min_length=1)
+    """A TOML file, relative to this one; the standard ruleset where left out."""
 
 
 Name = Annotated[str, StringConstraints(pattern=NAME)]

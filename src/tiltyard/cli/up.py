@@ -14,8 +14,10 @@ from starlette.applications import Starlette
 from tiltyard.arena.informed_pairing import InformedPairing
 from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Entrant
+from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.arena.sessions import SessionLimits
 from tiltyard.cli.options import config_option, data_option, host_option, port_option
+from tiltyard.cli.rulesets import ruleset_of
 from tiltyard.cli.serving import Running, serve
 from tiltyard.cli.settings import FILE_NAME, Settings, default_data_dir, load_settings
 from tiltyard.events.schema import LeaderboardPublished
@@ -45,6 +47,7 @@ def make_pages(running: Running) -> Starlette:
         identities=log.identities,
         minimum_votes=running.settings.file.arena.minimum_votes,
         publish=publish,
+        admission=RecordedVotes(log, ruleset_of(running.settings)).admit,
     )
     pairing = running.settings.file.arena.pairing
     return create_web(

@@ -45,7 +45,7 @@ class Ruleset(Frozen):
     version: Whole = Field(default=1, ge=1)
     exclude_leaks: bool = True
     """Leave out a vote on an answer that named its maker or itself."""
-    least_seconds: Number = Field(default=2.0, ge=0)
+    least_seconds: Number = Field(default=1.0, ge=0)
     """From the opening of the battle to the vote: who is faster cannot have read two answers."""
     votes_per_voter_day: Whole = Field(default=200, ge=0)
     """Of one voter in one day of UTC; later ones are left out. 0: no limit."""
@@ -216,7 +216,8 @@ def _examine_voters(
         a = np.array([place[vote.behaviour_a] for vote in own])
         b = np.array([place[vote.behaviour_b] for vote in own])
         outcomes = encode([vote.choice for vote in own], EVENT_LABELS)
-        findings[voter] = examine(everybody.without(a, b, outcomes).of(a, b), a, b, outcomes)
+        others = everybody.without(a, b, outcomes)
+        findings[voter] = examine(others.of(a, b), a, b, outcomes, others=others.votes(a, b))
     return counts.models, findings
 
 

@@ -28,6 +28,8 @@ from tiltyard.rating.outcomes import BOTH_BAD, TIE, A, B
 
 SEEN_AT_LEAST: Final = 5
 """Votes on a model before its residual is tested; fewer make no normal sum."""
+PAIR_VOTES: Final = 10
+"""Votes of others on a pair before a voter is compared with them; whoever is alone on a board is compared with nobody."""
 PRIOR_VOTES: Final = 2.0
 """Each pair's outcome chances lean on all pairs' with so many votes, so that a new outcome is a surprise and not a proof."""
 _SCORES: Final = np.array([1.0, 0.0, 0.5, 0.5])
@@ -76,6 +78,11 @@ class OutcomeChances:
         np.subtract.at(counts, (b, a, np.array([B, A, TIE, BOTH_BAD])[outcomes]), 1)
         return OutcomeChances(counts)
 
+    def votes(self, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Votes of others on the pair of each vote; shape `(votes,)`."""
+        others: NDArray[np.float64] = self.counts[a, b].sum(axis=1)
+        return others
+
     def of(self, a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.float64]:
         """Chances of left, right, tie and both bad for each vote; shape `(votes, 4)`, rows sum to 1."""
         everywhere = self.counts.sum(axis=(0, 1))
@@ -90,8 +97,14 @@ def examine(
     a: NDArray[np.int64],
     b: NDArray[np.int64],
     outcomes: NDArray[np.int64],
+    *,
+    others: NDArray[np.float64] | None = None,
 ) -> Findings:
     """Test one voter's votes: left model, right model and outcome code of each; `chances` as `OutcomeChances.of`.
+
+    `others` are the votes on each vote's pair that the chances come from. With them, votes on pairs with fewer than
+    `PAIR_VOTES` are left to the side test alone, and chances are not taken for certain: m votes of the voter against n of others
+    have `1 + m / n` times the variance of m votes against a known chance. Without them the chances are known.
 
     Raises `InvalidRequest` naming `chances` when the shapes differ.
     """
@@ -100,16 +113,24 @@ def examine(
             f"chances has shape {chances.shape} for {len(outcomes):,} votes; each vote needs four.",
             param="chances",
         )
-    model, tested, worst, toward = _model(chances, a, b, outcomes)
-    return Findings(_surprise(chances, outcomes), _side(outcomes), model, tested, worst, toward)
+    side = _side(outcomes)
+    doubt = np.ones(len(outcomes))
+    if others is not None:
+        known = others >= PAIR_VOTES
+        a, b, outcomes, chances, others = a[known], b[known], outcomes[known], chances[known], others[known]
+        low, high = np.minimum(a, b), np.maximum(a, b)
+        _, pair, own = np.unique(np.stack([low, high]), axis=1, return_inverse=True, return_counts=True)
+        doubt = 1 + own[pair.reshape(-1)] / others
+    model, tested, worst, toward = _model(chances, a, b, outcomes, doubt)
+    return Findings(_surprise(chances, outcomes, doubt), side, model, tested, worst, toward)
 
 
-def _surprise(chances: NDArray[np.float64], outcomes: NDArray[np.int64]) -> float:
+def _surprise(chances: NDArray[np.float64], outcomes: NDArray[np.int64], doubt: NDArray[np.float64]) -> float:
     chances = np.concatenate([chances[:, :TIE], chances[:, TIE:].sum(axis=1, keepdims=True)], axis=1)
     outcomes = np.minimum(outcomes, TIE)
     surprise = -np.log(np.maximum(chances, 1e-300))
     mean = (chances * surprise).sum(axis=1)
-    variance = float(((chances * surprise**2).sum(axis=1) - mean**2).sum())
+    variance = float((((chances * surprise**2).sum(axis=1) - mean**2) * doubt).sum())
     if variance <= 0:
         return 1.0
     excess = float((surprise[np.arange(len(outcomes)), outcomes] - mean).sum())
@@ -126,11 +147,12 @@ def _model(
     a: NDArray[np.int64],
     b: NDArray[np.int64],
     outcomes: NDArray[np.int64],
+    doubt: NDArray[np.float64],
 ) -> tuple[float, int, int, float]:
     if not len(a):
         return 1.0, 0, -1, 0.0
     expected = chances @ _SCORES
-    variance = chances @ _SCORES**2 - expected**2
+    variance = (chances @ _SCORES**2 - expected**2) * doubt
     residual = _SCORES[outcomes] - expected
     size = int(max(a.max(), b.max())) + 1
     seen = np.bincount(a, minlength=size) + np.bincount(b, minlength=size)

@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from tiltyard.errors import Conflict, InvalidRequest, StorageFailed
 from tiltyard.events.schema import LeaderboardPublished
-from tiltyard.rating.admission import VoteLike, Window, admit
+from tiltyard.rating.admission import Admitted, VoteLike, Window, admit
 from tiltyard.rating.leaderboard import Evidence, Leaderboard, LeaderboardRow, make_leaderboard
 from tiltyard.rating.rated_models import IdentityLike, rated_models
 from tiltyard.web.charts import SIZES, THEMES, bars_of, content_key, interval_chart
@@ -33,6 +33,8 @@ PAGE: Final = "/leaderboard"
 API: Final = "/api/leaderboard"
 CHART: Final = "/leaderboard/chart.svg"
 
+Admission = Callable[[Window, int], Admitted]
+"""Adds up the votes that count in a window that ends at a moment in microseconds."""
 Publish = Callable[[LeaderboardPublished], Awaitable[object]]
 
 
@@ -43,14 +45,18 @@ def leaderboard_routes(
     minimum_votes: int,
     publish: Publish | None = None,
     clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    admission: Admission | None = None,
 ) -> list[Route]:
     """Make the routes of the leaderboard.
+
+    `admission` says which votes count, in place of `votes`; without it every vote counts.
 
     `votes` and `identities` (oldest first) are called in a worker thread for each request, so they may block;
     `EventLog.votes` and `EventLog.identities` will do. `publish` appends an event the first time that a leaderboard
     with the default settings is shown. `clock_us` ends the time windows: microseconds since 1970, UTC.
     """
-    pages = LeaderboardPages(votes, identities, minimum_votes, publish, clock_us)
+    admitting: Admission = admission or (lambda window, now_us: admit(votes(), window=window, now_us=now_us))
+    pages = LeaderboardPages(admitting, identities, minimum_votes, publish, clock_us)
     return [
         Route(PAGE, pages.page),
         Route(API, pages.api),
@@ -72,13 +78,13 @@ class LeaderboardPages:
 
     def __init__(
         self,
-        votes: Callable[[], Sequence[VoteLike]],
+        admission: Admission,
         identities: Callable[[], Sequence[IdentityLike]],
         minimum_votes: int,
         publish: Publish | None,
         clock_us: Callable[[], int],
     ) -> None:
-        self._votes = votes
+        self._admission = admission
         self._identities = identities
         self._default = LeaderboardQuery.default(minimum_votes)
         self._publish = publish
@@ -139,7 +145,7 @@ class LeaderboardPages:
         return await run_in_threadpool(self._compute, query)
 
     def _compute(self, query: LeaderboardQuery) -> Shown:
-        admitted = admit(self._votes(), window=Window.parse(query.window), now_us=self._clock_us())
+        admitted = self._admission(Window.parse(query.window), self._clock_us())
         evidence = Evidence(
             ruleset=admitted.ruleset,
             window=query.window,

@@ -1,0 +1,92 @@
+"""The votes of a log with how each came about, as rulesets judge them; follows the log from where it last stood."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import Lock
+
+from tiltyard.events.log import EventLog
+from tiltyard.events.queries import VoteRow
+from tiltyard.events.schema import BattleOpened, VoteCast
+from tiltyard.rating.admission import Admitted, Window
+from tiltyard.rating.ruleset import Judged, Ruleset, admit_under, judge
+
+
+@dataclass(frozen=True)
+class RecordedVoteRow(VoteRow):
+    """One vote, and what its battle's events say about it."""
+
+    network: str
+    prompt_digest: str
+    leaked: bool
+    seconds: float | None
+    """From the opening of the battle to the vote; `None` when no opening is in the log."""
+
+
+@dataclass(frozen=True)
+class _Opening:
+    time_us: int
+    network: str
+    prompt_digest: str
+
+
+class RecordedVotes:
+    """All votes of one log, read once. `admit` and `judge` may be called from several threads; they block."""
+
+    def __init__(self, log: EventLog, ruleset: Ruleset) -> None:
+        self.ruleset = ruleset
+        self.log = log
+        self._votes: list[RecordedVoteRow] = []
+        self._openings: dict[str, _Opening] = {}
+        """Of battles without a vote yet."""
+        self._sequence = 0
+        self._one_reader = Lock()
+
+    def votes(self) -> list[RecordedVoteRow]:
+        """Return every vote so far, whether it counts or not, oldest first."""
+        with self._one_reader:
+            for event in self.log.read(after=self._sequence, types=(BattleOpened, VoteCast)):
+                self._sequence = event.sequence
+                match event.data:
+                    case BattleOpened() as opened:
+                        self._openings[opened.battle] = _Opening(
+                            event.time_us, opened.network, opened.prompt_digest
+                        )
+                    case VoteCast() as vote:
+                        opening = self._openings.pop(vote.battle, None)
+                        self._votes.append(_row(vote, opening, event.sequence, event.time_us, event.tenant))
+                    case _:
+                        pass  # a later version of either, which this one cannot read
+            return list(self._votes)
+
+    def admit(self, window: Window, now_us: int, ruleset: Ruleset | None = None) -> Admitted:
+        """Add up the votes that count under the ruleset in force, or under another."""
+        return admit_under(ruleset or self.ruleset, self.votes(), window=window, now_us=now_us)
+
+    def judge(self) -> Judged:
+        """Say which votes count, and why the others do not."""
+        return judge(self.votes(), self.ruleset)
+
+
+def _row(
+    vote: VoteCast, opening: _Opening | None, sequence: int, time_us: int, tenant: str
+) -> RecordedVoteRow:
+    return RecordedVoteRow(
+        sequence=sequence,
+        time_us=time_us,
+        tenant=tenant,
+        battle=vote.battle,
+        voter=vote.voter,
+        choice=vote.choice,
+        identity_a=vote.identity_a,
+        identity_b=vote.identity_b,
+        behaviour_a=vote.behaviour_a,
+        behaviour_b=vote.behaviour_b,
+        pair_probability=vote.pair_probability,
+        side_probability=vote.side_probability,
+        turns=vote.turns,
+        network="" if opening is None else opening.network,
+        prompt_digest="" if opening is None else opening.prompt_digest,
+        leaked=bool(vote.leaks),
+        seconds=None if opening is None else (time_us - opening.time_us) / 1e6,
+    )
