@@ -110,7 +110,7 @@ def test_other_rules_say_by_how_much_each_rating_moves(data: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("least_secs = 1", r"least_secs: Extra inputs.*A ruleset has name, version, exclude_leaks"),
+        ("least_secs = 1", r"least_secs: Extra inputs.*A ruleset has name, version, why, exclude_leaks"),
         ("voter_votes = 1", "voter_votes: .*greater than or equal to 5"),
         ("name = ", "is not TOML"),
     ],

@@ -44,6 +44,11 @@ def battle_over(client: httpx2.Client, *, choice: str = "a") -> dict[str, Any]:
     return {**reveal.json(), "battle": name}
 
 
+def known_votes(board: dict[str, Any]) -> int:
+    """Votes that a leaderboard knows, whether they count or not."""
+    return int(board["votes"]) + sum(board["excluded"].values())
+
+
 def named_metrics(client: httpx2.Client) -> list[str]:
     return [line for line in client.get("/metrics").text.splitlines() if "smollm2" in line]
 
@@ -136,10 +141,11 @@ def test_a_changed_recording_shows_the_first_difference_and_exits_3(yard: Tiltya
 
 
 def test_a_battle_is_voted_on_revealed_ranked_and_replayed(yard: Tiltyard) -> None:
-    before = httpx2.get(f"{yard.url}/api/leaderboard").json()["votes"]
+    before = httpx2.get(f"{yard.url}/api/leaderboard").json()
     reveal = battle(yard.url)
-    after = httpx2.get(f"{yard.url}/api/leaderboard").json()["votes"]
-    assert after == before + 1
+    after = httpx2.get(f"{yard.url}/api/leaderboard").json()
+    # a script on a fast machine may vote too fast to count (ruleset `standard`)
+    assert known_votes(after) == known_votes(before) + 1
     # as pasted into a new shell, which knows nothing of the server's environment
     command = str(reveal["replay"])
     environment = {name: value for name, value in yard.environment.items() if name != "TILTYARD_DATA_DIR"}
@@ -166,6 +172,6 @@ def test_kill_9_right_after_a_vote_loses_neither_the_vote_nor_the_answers(
     again = Tiltyard.up(tmp_path)
     board = httpx2.get(f"{again.url}/api/leaderboard").json()
     assert again.interrupt() == 0
-    assert board["votes"] == 1
+    assert known_votes(board) == 1
     assert again.run("events", "verify").returncode == 0
     assert again.run("replay", str(reveal["battle"])).returncode == 0

@@ -22,6 +22,7 @@ from tiltyard.events.schema import (
     ApiKeyIssued,
     BattleTurnFinished,
     LeaderboardPublished,
+    RulesetAdopted,
     SubjectErased,
     TenantSet,
     WorkerReady,
@@ -87,6 +88,16 @@ def test_every_type_has_a_readable_line(tmp_path: Path) -> None:
             generation_b=None,
             finish_a="stop",
             finish_b="length",
+        ),
+        RulesetAdopted(
+            ruleset="standard/1@0",
+            digest="sha256:1",
+            rules={"voter_votes": 20},
+            why="",
+            previous=None,
+            votes_before=3,
+            votes_after=2,
+            moved=(),
         ),
         LeaderboardPublished(
             digest="sha256:1", method="bt", ruleset="r", votes=3, first_sequence=1, last_sequence=2

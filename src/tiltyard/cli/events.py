@@ -28,6 +28,7 @@ from tiltyard.events.schema import (
     GenerationFinished,
     IdentityRegistered,
     LeaderboardPublished,
+    RulesetAdopted,
     SubjectErased,
     TenantSet,
     TextsEmbedded,
@@ -195,6 +196,8 @@ def _gist(data: EventData) -> str:
             return f"turn {data.turn}, attempt {data.attempt}, a: {data.finish_a}, b: {data.finish_b}"
         case VoteCast():
             return f"{data.choice} (a={data.identity_a}, b={data.identity_b}) after {data.turns} turns"
+        case RulesetAdopted():
+            return f"{data.ruleset}: {data.votes_after} votes count, {data.votes_before} before"
         case LeaderboardPublished():
             return f"{_short(data.digest)} from {data.votes} votes by {data.method}"
         case WorkerReady():

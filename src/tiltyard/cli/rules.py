@@ -13,16 +13,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from tiltyard.arena.adoption import board_of
 from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.cli.options import config_option, data_option
 from tiltyard.cli.rulesets import read_ruleset, ruleset_of
 from tiltyard.cli.settings import Settings, load_settings
 from tiltyard.events.log import EventLog
 from tiltyard.rating.admission import Window
-from tiltyard.rating.leaderboard import Evidence, Leaderboard, make_leaderboard
 from tiltyard.rating.movement import Moved, movement
-from tiltyard.rating.rated_models import rated_models
-from tiltyard.rating.ruleset import REASONS, Ruleset
+from tiltyard.rating.ruleset import REASONS
 
 _PIPE_WIDTH = 120  # characters, where the output is no terminal that has a width
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -95,8 +94,10 @@ def try_file(file: Path, data: Path | None, config: Path | None, as_json: bool) 
     other = read_ruleset(file)
     with _votes(settings) as recorded:
         now_us = time.time_ns() // 1000
-        before = board_under(recorded, recorded.ruleset, settings, now_us)
-        after = board_under(recorded, other, settings, now_us)
+        before, after = (
+            board_of(recorded, recorded.admit(Window(), now_us, rules), settings.file.arena.minimum_votes)
+            for rules in (recorded.ruleset, other)
+        )
     moved = movement(before, after)
     if as_json:
         click.echo(
@@ -123,23 +124,6 @@ def try_file(file: Path, data: Path | None, config: Path | None, as_json: bool) 
             f"{word:4}  {board.evidence.ruleset}: {board.votes:,} votes count; left out: {left_out or 'none'}"
         )
     console.print(_table(moved))
-
-
-def board_under(recorded: RecordedVotes, ruleset: Ruleset, settings: Settings, now_us: int) -> Leaderboard:
-    """Compute the leaderboard of all time under a ruleset."""
-    admitted = recorded.admit(Window(), now_us, ruleset)
-    evidence = Evidence(
-        ruleset=admitted.ruleset,
-        first_sequence=admitted.first_sequence,
-        last_sequence=admitted.last_sequence,
-        excluded=admitted.excluded,
-    )
-    return make_leaderboard(
-        admitted.counts,
-        models=rated_models(recorded.log.identities()),
-        evidence=evidence,
-        minimum_votes=settings.file.arena.minimum_votes,
-    )
 
 
 def _table(moved: list[Moved]) -> Table:

@@ -6,11 +6,13 @@ import os
 import shlex
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import click
 from starlette.applications import Starlette
 
+from tiltyard.arena.adoption import adoption
 from tiltyard.arena.informed_pairing import InformedPairing
 from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Entrant
@@ -42,12 +44,17 @@ def make_pages(running: Running) -> Starlette:
     async def publish(board: LeaderboardPublished) -> None:
         await log.append(board, subject="leaderboard", source="tiltyard/web")
 
+    recorded = RecordedVotes(log, ruleset_of(running.settings))
+    minimum_votes = running.settings.file.arena.minimum_votes
+    adopted = adoption(recorded, minimum_votes=minimum_votes, now_us=time.time_ns() // 1000)
+    if adopted is not None:
+        log.append_blocking(adopted, subject="ruleset", source="tiltyard/arena")
     board = leaderboard_routes(
         votes=log.votes,
         identities=log.identities,
-        minimum_votes=running.settings.file.arena.minimum_votes,
+        minimum_votes=minimum_votes,
         publish=publish,
-        admission=RecordedVotes(log, ruleset_of(running.settings)).admit,
+        admission=recorded.admit,
     )
     pairing = running.settings.file.arena.pairing
     return create_web(

@@ -356,6 +356,39 @@ class VoteCast(EventData):
         return f"vote:{self.battle}"
 
 
+class RatingMoved(Frozen):
+    """One rating under the rules before and after."""
+
+    behaviour: Digest
+    """Behaviour digest."""
+    before: float | None
+    """Points; `None` without a rating."""
+    after: float | None
+    """Points; `None` without a rating."""
+
+
+class RulesetAdopted(EventData):
+    """Written by `tiltyard up` when it starts with other rules than the log's latest adoption says."""
+
+    TYPE: ClassVar[str] = "tiltyard.ruleset.adopted.v1"
+    ruleset: str
+    """Label of the rules, as leaderboards carry it."""
+    digest: Digest
+    """Digest of the rules."""
+    rules: dict[str, JsonValue]
+    """The rules themselves, so that a board can be computed again."""
+    why: str
+    """What the operator wrote about the change."""
+    previous: str | None
+    """Label of the rules adopted before; `None`: every vote counted."""
+    votes_before: int
+    """Votes that counted under the rules before."""
+    votes_after: int
+    """Votes that count now."""
+    moved: tuple[RatingMoved, ...]
+    """Ratings that moved, the farthest first."""
+
+
 class LeaderboardPublished(EventData):
     """Written by the arena's pages when a computed leaderboard is first shown after a change."""
 
@@ -479,6 +512,7 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     BattleTurnStarted,
     BattleTurnFinished,
     VoteCast,
+    RulesetAdopted,
     LeaderboardPublished,
     ApiKeyIssued,
     ApiKeyEnded,

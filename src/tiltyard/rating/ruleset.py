@@ -43,6 +43,8 @@ class Ruleset(Frozen):
 
     name: str = Field(default="standard", pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")
     version: Whole = Field(default=1, ge=1)
+    why: str = Field(default="", max_length=2000)
+    """What a reader should know about the change; names and digests leave it out."""
     exclude_leaks: bool = True
     """Leave out a vote on an answer that named its maker or itself."""
     least_seconds: Number = Field(default=1.0, ge=0)
@@ -63,7 +65,7 @@ class Ruleset(Frozen):
     @property
     def digest(self) -> Digest:
         """Names the content."""
-        return digest_of_json(self.model_dump(mode="json"))
+        return digest_of_json(self.model_dump(mode="json", exclude={"why"}))
 
     @property
     def label(self) -> str:
