@@ -9,6 +9,8 @@ import pytest
 from arena_standin import Gate, Refuse, StandIn, entrant
 from arena_yard import CONTESTANTS, REPLAY, Yard, listen, open_battle
 
+from tiltyard.arena.outages import Outages
+from tiltyard.arena.sessions import SessionLimits, SessionSettings
 from tiltyard.arena.transcript import SIDES, Limits
 from tiltyard.arena.voter import Voter, token_digest
 from tiltyard.events.ids import new_battle_id
@@ -548,3 +550,45 @@ def test_heartbeats_keep_a_silent_stream_open(yard: Yard, monkeypatch: pytest.Mo
                 if line.startswith("event: settled"):
                     break
     assert beats >= 3
+
+
+def test_a_model_that_fails_again_and_again_is_not_drawn_and_comes_back(
+    open_yard: Callable[..., Yard],
+) -> None:
+    """FastChat #3294: one contestant in trouble must not take the arena with it."""
+    yard = open_yard()
+    now = [0.0]
+    yard.arena._outages = Outages(failures=1, rest_s=60, clock_s=lambda: now[0])
+    failing(yard.models, NAMES[0])
+
+    def fight() -> set[str]:
+        with yard.visitor() as visitor:
+            battle, _ = open_battle(visitor)
+            listen(visitor, battle)
+        opened = yard.log.find(BattleOpened, subject=battle)
+        assert opened is not None
+        assert isinstance(opened.data, BattleOpened)
+        return {one.identity for one in opened.data.contestants}
+
+    for _ in range(20):  # uniform: two of three draws have it
+        if NAMES[0] in fight():
+            break
+    assert [NAMES[0] in fight() for _ in range(8)] == [False] * 8
+    now[0] = 60.0
+    del yard.models.answers[NAMES[0]]
+    assert any(NAMES[0] in fight() for _ in range(20))
+
+
+def test_a_new_cookie_does_not_get_round_the_limit_of_the_network(open_yard: Callable[..., Yard]) -> None:
+    yard = open_yard()
+    yard.arena._sessions = SessionLimits(SessionSettings(battles_per_network=2))
+    for _ in range(2):
+        with yard.visitor() as visitor:
+            open_battle(visitor)
+    with yard.visitor() as visitor:
+        body = {"messages": [{"role": "user", "content": "Once more?"}]}
+        refused = visitor.post("/api/arena/battles", json=body)
+    assert refused.status_code == 429
+    assert refused.json()["error"]["code"] == "too_many_battles"
+    assert 3500 < int(refused.headers["retry-after"]) <= 3601
+    assert len(list(yard.log.read(types=[BattleOpened]))) == 2
