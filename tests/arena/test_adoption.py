@@ -12,6 +12,7 @@ from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import BattleOpened, Choice, Contestant, Side, VoteCast
 from tiltyard.identity.canonical import digest_of
+from tiltyard.rating.admission import Window
 from tiltyard.rating.ruleset import Ruleset
 
 PLUM, QUINCE = digest_of(b"plum"), digest_of(b"quince")
@@ -75,6 +76,19 @@ def test_a_vote_knows_its_battle_also_when_both_were_read_at_different_times(log
     assert (unknown.network, unknown.leaked, unknown.seconds) == ("", False, None)
     assert [row.sequence for row in recorded.votes()] == [2, 3]
     assert recorded.judge().reasons == {2: "identity_leak"}
+
+
+def test_new_votes_are_judged_and_a_moment_of_the_past_knows_only_its_own(log: EventLog) -> None:
+    recorded = RecordedVotes(log, Ruleset())
+    vote(log, 1, "a")
+    assert recorded.admit(Window(), LATER).excluded == {}
+    vote(log, 2, "b", leaks=("a",))
+    admitted = recorded.admit(Window(), LATER)
+    assert (admitted.counts.votes, admitted.excluded) == (1, {"identity_leak": 1})
+    second = recorded.votes()[1]
+    before = recorded.admit(Window(), second.time_us)
+    assert (before.counts.votes, before.excluded) == (1, {})
+    assert recorded.admit(Window(), LATER, AT_ONCE).counts.votes == 2
 
 
 def test_the_first_ruleset_is_compared_with_every_vote_and_the_same_one_is_adopted_once(

@@ -9,7 +9,7 @@ from tiltyard.events.log import EventLog
 from tiltyard.events.queries import VoteRow
 from tiltyard.events.schema import BattleOpened, VoteCast
 from tiltyard.rating.admission import Admitted, Window
-from tiltyard.rating.ruleset import Judged, Ruleset, admit_under, judge
+from tiltyard.rating.ruleset import Judged, Ruleset, admit_judged, admit_under, judge
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,9 @@ class RecordedVotes:
         """Of battles without a vote yet."""
         self._sequence = 0
         self._one_reader = Lock()
+        self._judged: tuple[int, Judged] | None = None
+        """How many votes were judged last, and the judgement."""
+        self._one_judge = Lock()
 
     def votes(self) -> list[RecordedVoteRow]:
         """Return every vote so far, whether it counts or not, oldest first."""
@@ -61,11 +64,21 @@ class RecordedVotes:
 
     def admit(self, window: Window, now_us: int, ruleset: Ruleset | None = None) -> Admitted:
         """Add up the votes that count under the ruleset in force, or under another."""
-        return admit_under(ruleset or self.ruleset, self.votes(), window=window, now_us=now_us)
+        votes = self.votes()
+        if (ruleset is None or ruleset == self.ruleset) and all(vote.time_us < now_us for vote in votes):
+            return admit_judged(self._judge(votes), votes, window=window, now_us=now_us)
+        return admit_under(ruleset or self.ruleset, votes, window=window, now_us=now_us)
 
     def judge(self) -> Judged:
         """Say which votes count, and why the others do not."""
-        return judge(self.votes(), self.ruleset)
+        return self._judge(self.votes())
+
+    def _judge(self, votes: list[RecordedVoteRow]) -> Judged:
+        """Judge once for each number of votes: the log only grows."""
+        with self._one_judge:
+            if self._judged is None or self._judged[0] != len(votes):
+                self._judged = len(votes), judge(votes, self.ruleset)
+            return self._judged[1]
 
 
 def _row(

@@ -154,17 +154,21 @@ def admit_under(ruleset: Ruleset, votes: Sequence[RecordedVote], *, window: Wind
     A voter is tested on all that he did, so that a short window does not make him innocent.
     """
     known = [vote for vote in votes if vote.time_us < now_us]
-    judged = judge(known, ruleset)
-    counted = [vote for vote in known if vote.sequence not in judged.reasons]
+    return admit_judged(judge(known, ruleset), known, window=window, now_us=now_us)
+
+
+def admit_judged(judged: Judged, votes: Sequence[RecordedVote], *, window: Window, now_us: int) -> Admitted:
+    """Do as `admit_under` does, with votes before `now_us` that were judged already."""
+    counted = [vote for vote in votes if vote.sequence not in judged.reasons]
     excluded = Counter(
         reason
-        for vote in known
+        for vote in votes
         if (reason := judged.reasons.get(vote.sequence)) and window.holds(vote.time_us, now_us)
     )
     return replace(
         admit(counted, window=window, now_us=now_us),
         excluded={reason: excluded[reason] for reason in REASONS if excluded[reason]},
-        ruleset=ruleset.label,
+        ruleset=judged.ruleset.label,
     )
 
 
