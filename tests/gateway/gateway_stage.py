@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 from stand_in_worker import StandIn
 
 from tiltyard.events.log import EventLog
@@ -72,6 +73,7 @@ class Stage:
     log: EventLog
     workers: list[StandIn]
     registry: Registry
+    app: FastAPI
 
 
 @contextmanager
@@ -88,7 +90,7 @@ def staged(log: EventLog, directory: Path, workers: int = 1, **gateway: Any) -> 
         asyncio.run(announce())
         app = create_gateway(router=Router(registry, ALIASES), log=log, **gateway)
         with served(app) as url:
-            yield Stage(url, log, stand_ins, registry)
+            yield Stage(url, log, stand_ins, registry, app)
 
 
 def _all_served(apps: list[object]) -> Iterator[list[str]]:
