@@ -123,6 +123,8 @@ def test_a_rotated_key_goes_on_for_the_overlap_and_its_successor_has_its_rights(
         assert ring.get(old.row.key).expires_us == now + 10_000_000
         assert asyncio.run(ring.find(old.secret)) == ring.get(old.row.key)
         assert ring.is_alive(ring.get(old.row.key))
+        with pytest.raises(Conflict, match=f"rotate its successor {new.row.key}"):
+            ring.rotate(old.row.key, overlap_s=10)
         now += 10_000_000
         assert not ring.is_alive(ring.get(old.row.key))
         assert ring.is_alive(ring.get(new.row.key))

@@ -81,6 +81,19 @@ async def test_a_client_that_lost_its_connection_hears_the_rest(stage: Stage) ->
     assert event.choices[0].finish_reason == "stop"
 
 
+async def test_an_event_that_was_never_told_is_not_a_place_to_go_on_from(stage: Stage) -> None:
+    """An empty 200 would look like an answer that had ended."""
+    body = chat("!count 50", stream=True)
+    async with cut_off(stage.url + CHAT, body, {"x-tiltyard-resume-ms": "20000"}, 5) as heard:
+        generation = heard[0][0].partition(":")[0]
+        async with httpx2.AsyncClient() as http:
+            answer = await http.post(
+                stage.url + CHAT, json=body, headers={"last-event-id": f"{generation}:99999"}
+            )
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "last-event-id")
+    assert "names event 99999" in answer.json()["error"]["message"]
+
+
 async def test_a_stream_nobody_comes_back_to_is_cancelled(stage: Stage) -> None:
     """SGLang #36333: an answer went on for ever without a reader."""
     before = stage.log.last_sequence()

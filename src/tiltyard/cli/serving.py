@@ -169,7 +169,7 @@ async def serve_until_told(
             )
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             closed = server_settings.require_keys or bool(log.api_keys())
-            show_doors(settings, url, arena=pages is not None, keys="an API key" if closed else "any key")
+            show_doors(settings, url, arena=pages is not None, closed=closed)
             await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
             say("draining: answers in flight may end (Ctrl-C again ends them now)")
             server.should_exit = True
@@ -299,13 +299,14 @@ def show_workers(registry: Registry) -> None:
         say(f"  worker   {worker.name}: {', '.join(worker.identities)}")
 
 
-def show_doors(settings: Settings, url: str, *, arena: bool, keys: str) -> None:
-    """Say where everything is."""
+def show_doors(settings: Settings, url: str, *, arena: bool, closed: bool) -> None:
+    """Say where everything is, and whether a key is needed."""
     model = next(iter(settings.file.aliases), None) or next(iter(settings.identities))
     if arena:
         say(f"  arena    {url}/")
         say(f"  board    {url}/leaderboard")
-    say(f'  OpenAI   {url}/v1  (model "{model}", {keys})')
+    key = "a key of `tiltyard keys create`" if closed else "any key"
+    say(f'  OpenAI   {url}/v1  (model "{model}", {key})')
     say(f"  data     {settings.data_dir}")
     say("ready; Ctrl-C drains and ends")
 

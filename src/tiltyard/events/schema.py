@@ -97,6 +97,8 @@ class ToolsRef(Frozen):
     """What the model was to do with them."""
     name: str | None = None
     """The function that had to be called, if one was named."""
+    only: tuple[str, ...] | None = None
+    """The functions that might be called, if not all."""
     parallel: bool
     """Whether more than one call might come."""
     digest: Digest

@@ -20,22 +20,23 @@ from tiltyard.wire.worker import HEADER_TENANT
 async def ask(door: Door, path: str, body: Chunk) -> Chunk:
     """Post `body` to a worker that serves its `model`, and to another one if the first is gone or full.
 
-    It counts as a request of its tenant and costs no tokens. Raises the worker's own error, `NotFound` for a model
-    that does not exist, `LimitReached`, `Unavailable`, `WorkerLost`.
+    It costs nothing, and is one of the tenant's requests all the same: a long text keeps a core busy for seconds.
+    Raises the worker's own error, `NotFound` for a model that does not exist, `LimitReached`, `Unavailable`,
+    `WorkerLost`.
     """
     caller = current_caller()
     caller.terms.check_model(str(body["model"]))
     identity = door.router.resolve(str(body["model"]))
+    route = door.router.choose(identity)
     charge = Charge(door.ledger, door.metrics, caller, Ask(0.0, 0))
     await charge.reserve()
     try:
-        return await _of_a_worker(door, identity, path, body)
+        return await _from_a_worker(door, identity, route, path, body)
     finally:
         await charge.settle(0, 0)
 
 
-async def _of_a_worker(door: Door, identity: str, path: str, body: Chunk) -> Chunk:
-    route = door.router.choose(identity)
+async def _from_a_worker(door: Door, identity: str, route: Route, path: str, body: Chunk) -> Chunk:
     try:
         return await _ask(door, route, path, body)
     except (WorkerLost, Unavailable, Overloaded) as error:

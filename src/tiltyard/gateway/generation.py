@@ -47,6 +47,8 @@ GUESSED_ANSWER_TOKENS = 256
 CHARACTERS_A_TOKEN = 4
 TEMPLATE_TOKENS = 1024
 """More than any template known to us adds to a conversation."""
+TOOLS_TOKENS = 2_048
+"""More than any template known to us says of how to call, beside the tools themselves: characters, even."""
 
 _logger = logging.getLogger(__name__)
 
@@ -373,6 +375,8 @@ class Generation:
         output = request.n * min(sampling.max_tokens or limit, limit)
         # A token has at least one byte; around the client's words stand the template's and the identity's own.
         own = len((identity.declaration.system_prompt or "").encode()) + TEMPLATE_TOKENS
+        if isinstance(request, ChatCompletionRequest) and request.tool_use is not None:
+            own += TOOLS_TOKENS
         prompt = min(len(self._body) + own, limit)
         return Ask(
             tokens=terms.weight(
@@ -387,7 +391,10 @@ class Generation:
     def _estimated_prompt_tokens(self) -> int:
         request = self.request
         if isinstance(request, ChatCompletionRequest):
-            return sum(len(message.content or "") for message in request.messages) // CHARACTERS_A_TOKEN
+            tools = 0 if request.tool_use is None else len(request.tool_use.to_json())
+            return (
+                tools + sum(len(message.content or "") for message in request.messages)
+            ) // CHARACTERS_A_TOKEN
         text = isinstance(request.prompt, str)
         return len(request.prompt) // CHARACTERS_A_TOKEN if text else len(request.prompt)
 

@@ -98,7 +98,13 @@ class KeyRing:
             raise Conflict(f"{key} has ended; make a new key instead of rotating it")
         lifetime = None if old.expires_us is None else old.expires_us - old.issued_us
         ended = ApiKeyEnded(key=key, at_us=now + round(overlap_s * 1e6), reason="rotated")
-        self._log.append_blocking(ended, subject=key, source=SOURCE, tenant=old.tenant)
+        try:
+            self._log.append_blocking(ended, subject=key, source=SOURCE, tenant=old.tenant)
+        except Conflict:  # the log takes such an event once
+            successor = next((row.key for row in self.listed() if row.replaces == key), "another key")
+            raise Conflict(
+                f"{key} was rotated before; rotate its successor {successor}, or make a new key"
+            ) from None
         return self._issue(
             old.tenant,
             old.scopes,

@@ -111,7 +111,13 @@ class Telling:
         self._wake()
 
     def check_kept(self, last: int) -> None:
-        """Raise `StreamGone` if frames behind frame `last` were forgotten."""
+        """Raise `StreamGone` if frames behind frame `last` were forgotten, `InvalidRequest` if there is no such frame."""
+        if last >= self.next:
+            raise InvalidRequest(
+                f"Last-Event-ID names event {last} of {self.generation}, which has told {self.next} so far, numbered "
+                "from 0; send the id of the last one that came",
+                param="last-event-id",
+            )
         first = self.next - len(self._frames)
         if last + 1 < first:
             raise StreamGone(

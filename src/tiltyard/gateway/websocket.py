@@ -22,7 +22,7 @@ from tiltyard.gateway.trace import traceparent_of
 from tiltyard.identity.canonical import Json
 from tiltyard.wire.leniency import read_leniently, rule_of
 from tiltyard.wire.openai import ChatCompletionRequest, chat_request
-from tiltyard.wire.problems import parse_object
+from tiltyard.wire.problems import parse_object, shown
 from tiltyard.wire.renaming import rename
 from tiltyard.wire.terms import ServiceTerms
 
@@ -91,7 +91,7 @@ class Conversation:
                     raise Conflict("an answer is being given; wait for its done frame or send a cancel")
                 await self._start(message)
             case other:
-                raise InvalidRequest(f"type is {other!r}; it must be 'turn' or 'cancel'", param="type")
+                raise InvalidRequest(f"type is {shown(other)}; it must be 'turn' or 'cancel'", param="type")
 
     async def _start(self, turn: Mapping[str, Json]) -> None:
         await self._door.gate.renew(current_caller())  # the socket may be older than the end of its key
