@@ -32,9 +32,12 @@ class Session:
     """Whether an answer is being given, on whatever socket."""
     used_s: float = 0.0
     size_bytes: int = 0
+    _before: tuple[Sequence[Json], Json] = ((), None)
+    """Messages and model before the turn under way."""
 
     def begin(self, messages: Sequence[Json], model: Json) -> None:
         """A turn begins."""
+        self._before = self.messages, self.model
         self.messages, self.model, self.busy = messages, model, True
         self.turns += 1
 
@@ -44,8 +47,8 @@ class Session:
         self.busy = False
 
     def undo(self) -> None:
-        """The question got no answer; it may be asked again."""
-        self.messages = self.messages[:-1]
+        """The turn got no answer: it may be asked again, of the conversation and the model that were."""
+        self.messages, self.model = self._before
         self.turns -= 1
         self.busy = False
 
