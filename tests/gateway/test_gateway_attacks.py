@@ -156,6 +156,23 @@ def test_a_certificate_makes_it_https(tmp_path: Path) -> None:
         assert httpx2.get(secure, verify=old).status_code == 200
 
 
+@pytest.mark.timeout(25)  # TLS alone would wait half a minute for the client's goodbye
+def test_an_idle_client_does_not_hold_up_the_end_of_the_server(tmp_path: Path) -> None:
+    context = trust_only(write_certificate(tmp_path))
+
+    async def show(request: Request) -> JSONResponse:
+        return JSONResponse(1)
+
+    app = Starlette(routes=[Route("/", show)])
+    setting = 'tls_cert = "cert.pem"\ntls_key = "key.pem"'
+    with contextlib.ExitStack() as after_the_server, configured(tmp_path, setting, app) as url:
+        host, _, port = url.removeprefix("http://").rpartition(":")
+        plain = after_the_server.enter_context(socket.create_connection((host, int(port)), timeout=20))
+        line = after_the_server.enter_context(context.wrap_socket(plain, server_hostname=host))
+        line.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert line.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
 @contextlib.contextmanager
 def configured(tmp_path: Path, setting: str, app: Starlette) -> Iterator[str]:
     path = tmp_path / "tiltyard.toml"

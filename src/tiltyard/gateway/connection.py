@@ -17,6 +17,8 @@ HEAD_WITHIN_S = 10.0
 """From a connection's, or a further request's, first byte to the end of its headers."""
 STALLED_AFTER_S = 120.0
 """A client that takes nothing of what is waiting for it in so long is cut off; its answer is cancelled."""
+GOODBYE_WITHIN_S = 1.0
+"""For an idle client to close its side when the server ends."""
 MAX_HEAD_BYTES = 64 << 10
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -68,6 +70,15 @@ class CarefulConnection(HttpToolsProtocol):
         """Its head is whole."""
         self._end_head()
         super().on_headers_complete()
+
+    def shutdown(self) -> None:
+        """The server ends: an idle client is told, and not waited for if it does not answer.
+
+        TLS waits up to 30 seconds for the other side's goodbye, which a client that is idle does not read.
+        """
+        super().shutdown()
+        if self.transport.is_closing():
+            self.loop.call_later(GOODBYE_WITHIN_S, self.transport.abort)
 
     def pause_writing(self) -> None:
         """Too much waits to be sent: the client reads slowly, or no more."""
