@@ -177,6 +177,19 @@ def test_nesting_is_no_way_to_the_stack(stage: Stage, depth: int, opening: str) 
         assert answer.status_code in (400, 413), answer.text
 
 
+@pytest.mark.parametrize("name", ["host", "origin", "authorization", "x-api-key"])
+def test_who_comes_in_by_a_header_sends_it_once(stage: Stage, name: str) -> None:
+    """A proxy in front may have judged by the other one."""
+    host = stage.url.removeprefix("http://")
+    headers = [("host", host), (name, host), ("origin", stage.url), (name, stage.url)]
+    with socket.create_connection(address_of(stage.url), timeout=20) as line:
+        head = b"".join(f"{name}: {value}\r\n".encode() for name, value in headers)
+        line.sendall(b"GET /v1/models HTTP/1.1\r\nconnection: close\r\n" + head + b"\r\n")
+        heard = all_of(line)
+    assert heard.startswith(b"HTTP/1.1 400 ")
+    assert f"headers {name}; send one".encode() in heard
+
+
 def test_no_other_site_may_read_or_ask(stage: Stage) -> None:
     """CORS is off: no answer allows another origin, and a preflight is no permission."""
     for headers in ({}, {"origin": "https://evil.example"}, {"origin": "null"}):

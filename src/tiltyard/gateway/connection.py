@@ -12,6 +12,7 @@ from typing import Any
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
 HEAD_WITHIN_S = 10.0
@@ -140,3 +141,16 @@ class CarefulConnection(HttpToolsProtocol):
             if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
                 self.transport.write(answer)  # else it would stand in the middle of another one
             self.transport.close()
+
+
+class CarefulSocket(WebSocketsSansIOProtocol):
+    """Uvicorn's WebSocket, where a handshake that was refused in words is no error: any stranger could fill the log.
+
+    Use as `uvicorn.Config(ws=CarefulSocket)`.
+    """
+
+    async def send(self, message: Any) -> None:  # uvicorn's union of ASGI messages
+        """Send one message; the last one of a refusal completes the handshake."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+            self.handshake_complete = True
