@@ -16,7 +16,7 @@ from gateway_stage import ALIASES, Stage, served
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import GenerationFinished
 from tiltyard.gateway.app import create_gateway
-from tiltyard.gateway.telling import MAX_BYTES, Asking, StreamGone, Telling
+from tiltyard.gateway.telling import MAX_BYTES, MAX_TELLINGS, Asking, StreamGone, Telling, Tellings
 from tiltyard.router.router import Router
 
 CHAT = "/v1/chat/completions"
@@ -219,3 +219,19 @@ async def test_what_is_kept_of_an_answer_is_bounded() -> None:
         telling.check_kept(28)
     kept = [frame async for frame in telling.after(29)]
     assert len(kept) == 10
+
+
+async def test_one_tenants_answers_do_not_push_out_anothers() -> None:
+    async def tell(telling: Telling) -> None:
+        telling.begin(f"gen_{telling.asking.tenant}", {})
+
+    tellings = Tellings()
+    quiet = tellings.start(Asking("quiet", "d"), tell)
+    assert quiet.task is not None
+    await quiet.task
+    for _ in range(2 * MAX_TELLINGS):
+        busy = tellings.start(Asking("busy", "d"), tell)
+        assert busy.task is not None
+        await busy.task
+    assert tellings.of_generation("quiet", "gen_quiet") is quiet
+    await tellings.aclose()

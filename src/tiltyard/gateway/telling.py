@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -175,7 +175,7 @@ class Tellings:
         """Begin to tell an answer, in a task of its own; raises `Overloaded` when too many are being told."""
         self._forget()
         if len(self._all) >= MAX_TELLINGS:
-            oldest = next((t for t in self._all if t.ended), None)
+            oldest = self._first_to_forget()
             if oldest is None:
                 raise Overloaded(
                     f"{MAX_TELLINGS} answers that can be resumed are under way; try again in {RETRY_S:.0f} s, "
@@ -187,6 +187,12 @@ class Tellings:
         self._all.append(telling)
         telling.task = asyncio.create_task(self._run(telling, tell))
         return telling
+
+    def _first_to_forget(self) -> Telling | None:
+        """The oldest answer that has ended, of the tenant that has most of them: nobody forgets for another's zeal."""
+        ended = [telling for telling in self._all if telling.ended]
+        most = Counter(telling.asking.tenant for telling in ended).most_common(1)
+        return next((t for t in ended if t.asking.tenant == most[0][0]), None) if most else None
 
     def forget(self) -> None:
         """Drop every answer that has ended."""
