@@ -91,7 +91,12 @@ async def test_a_chat_stream_has_openai_shape_and_ends_with_the_facts() -> None:
     # For the gateway, which takes them out: what came of an answer that never gets its last frame.
     assert [choice.pop("token_ids") for choice in choices] == [[72], [105], [33], [256]]
     assert choices == [
-        {"index": 0, "delta": {"role": "assistant", "content": "H"}, "logprobs": None, "finish_reason": None},
+        {
+            "index": 0,
+            "delta": {"role": "assistant", "content": "H", "refusal": None},
+            "logprobs": None,
+            "finish_reason": None,
+        },
         {"index": 0, "delta": {"content": "i"}, "logprobs": None, "finish_reason": None},
         {"index": 0, "delta": {"content": "!"}, "logprobs": None, "finish_reason": None},
         {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"},

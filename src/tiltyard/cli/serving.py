@@ -41,7 +41,7 @@ from tiltyard.gateway.connection import CarefulConnection, CarefulSocket
 from tiltyard.router.ledger import Ledger, MemoryLedger
 from tiltyard.router.redis_ledger import RedisLedger
 from tiltyard.router.router import Router
-from tiltyard.router.tenants import UNLIMITED
+from tiltyard.router.tenants import UNLIMITED, TenantTerms
 from tiltyard.wire.hosts import LOOPBACK_NAMES
 from tiltyard.wire.worker import WorkerSpec
 
@@ -196,8 +196,11 @@ def open_ledger(settings: Settings, log: EventLog) -> Ledger:
     if settings.limits_url is not None:
         return RedisLedger(settings.limits_url)
     ledger = MemoryLedger()
+    tenants = settings.file.tenants | {
+        name: TenantTerms.model_validate(table) for name, table in log.tenant_terms().items()
+    }
     for row in log.token_usage(since_us=ledger.month_began_us()):
-        terms = settings.file.tenants.get(row.tenant) or settings.file.tenants.get("default", UNLIMITED)
+        terms = tenants.get(row.tenant) or tenants.get("default", UNLIMITED)
         ledger.restore(row.tenant, row.day, terms.cost_nano(row.prompt_tokens, row.completion_tokens))
     return ledger
 
