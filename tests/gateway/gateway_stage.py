@@ -18,7 +18,7 @@ from stand_in_worker import StandIn
 from tiltyard.events.log import EventLog
 from tiltyard.fleet.registry import Registry
 from tiltyard.gateway.app import create_gateway
-from tiltyard.gateway.connection import CarefulConnection
+from tiltyard.gateway.connection import CarefulConnection, CarefulSocket
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import DefaultSampling
 from tiltyard.router.router import Router
@@ -47,7 +47,13 @@ def worker_spec(name: str, directory: Path) -> WorkerSpec:
 def served(app: object) -> AbstractContextManager[str]:
     """Serve an ASGI app on a socket of its own in a thread, with the connections of `tiltyard up`."""
     return served_by(
-        uvicorn.Config(app, http=CarefulConnection, log_level="warning", timeout_graceful_shutdown=5)  # type: ignore[arg-type]
+        uvicorn.Config(
+            app,  # type: ignore[arg-type]
+            http=CarefulConnection,
+            ws=CarefulSocket,
+            log_level="warning",
+            timeout_graceful_shutdown=5,
+        )
     )
 
 

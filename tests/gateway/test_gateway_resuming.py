@@ -91,9 +91,10 @@ async def test_an_event_that_was_never_told_is_not_a_place_to_go_on_from(stage: 
                 stage.url + CHAT, json=body, headers={"last-event-id": f"{generation}:99999"}
             )
             # Heard to its end, which the next test would else find in the log.
-            await http.post(stage.url + CHAT, json=body, headers={"last-event-id": heard[-1][0]})
+            rest = await http.post(stage.url + CHAT, json=body, headers={"last-event-id": heard[-1][0]})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "last-event-id")
     assert "names event 99999" in answer.json()["error"]["message"]
+    assert events(rest.text)[-1][1] == b"[DONE]"
 
 
 async def test_a_stream_nobody_comes_back_to_is_cancelled(stage: Stage) -> None:

@@ -27,6 +27,8 @@ CHAT_NAMES: Mapping[str, str] = {
     "response_format": "text.format",
     "response_format.json_schema": "text.format",
     "logprobs": "top_logprobs",
+    "messages[].tool_call_id": "messages[].call_id",
+    "tools[].function": "tools[]",
 }
 """The chat request's fields as a response's client knows them."""
 
