@@ -12,6 +12,7 @@ from tiltyard.arena.pair_weights import PairingSettings, Standing, pair_probabil
 from tiltyard.arena.pairing import Entrant, draw_from
 from tiltyard.arena.slices import slice_of
 from tiltyard.identity.canonical import digest_of
+from tiltyard.rating.information import knowledge
 
 
 def standing(size: int, seed: int) -> Standing:
@@ -148,3 +149,17 @@ def test_a_model_rests_after_failures_in_a_row_and_comes_back() -> None:
 )
 def test_the_slice_is_the_writing_of_most_letters(message: str, name: str) -> None:
     assert slice_of(message) == name
+
+
+def test_the_same_votes_narrow_a_newcomers_interval_more_than_uniform_ones() -> None:
+    """300 expected votes among 12 known models and a new one; `bench/pairing.py` measures votes saved."""
+    wins = np.full((13, 13), 50.0)
+    np.fill_diagonal(wins, 0)
+    wins[12] = wins[:, 12] = 0.0
+    widths = {}
+    for policy in ("uniform", "information"):
+        chances = pair_probabilities(Standing(wins), PairingSettings.model_validate({"policy": policy}))
+        known = knowledge(wins + 300 * chances / 2)  # every pair is even
+        widths[policy] = float(np.sqrt(known.covariance[12, 12]))
+    # uniform gives the new model 2/13 of the votes, information 3/4: sqrt of 4.9 or so
+    assert widths["uniform"] / widths["information"] > 2
