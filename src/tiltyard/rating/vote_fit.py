@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from tiltyard.errors import InvalidRequest
 from tiltyard.rating.bradley_terry import (
-    METHOD,
     POINTS,
     Optimum,
     Ratings,
@@ -112,14 +111,13 @@ def fit_votes(
     both_bad: BothBad = "tie",
     anchor: tuple[str, float] | None = None,
     confidence: float = 0.95,
-    method: str = METHOD,
 ) -> VoteFit:
     """Fit single votes; without options the result equals `bradley_terry.fit` of their counts.
 
     `covariates` has one number a vote, positive where it speaks for the left side (`style.py` makes them). Each is
     divided by its standard deviation, but for one that is constant (such as 1 for every vote: the advantage of the
     left side). `centre` takes the mean away first, as arena-rank does; that hides a small advantage of one
-    side in the covariate, so it is off unless asked for. `method` names the options for a leaderboard's digest.
+    side in the covariate, so it is off unless asked for.
 
     Time grows with votes times covariates squared; memory holds a few arrays of votes and of models squared.
     Raises `InvalidRequest` naming `weights`, `covariates`, `ridge`, `voter` and what `fit` names.
@@ -166,7 +164,6 @@ def fit_votes(
         both_bad=both_bad,
         confidence=confidence,
         anchor=anchor,
-        method=method,
     )
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     half = z * np.sqrt(np.diagonal(covariance)[size:])
