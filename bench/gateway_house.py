@@ -1,7 +1,7 @@
 """A gateway and a scripted worker, each a process of its own: what the measurements of the gateway stand on.
 
-The worker speaks the real worker protocol and computes nothing. The last message is its script: `TOKENS PAUSE_MS`, so many
-tokens with so long a pause after each; each token is the moment at which it was sent, by the clock that all processes of this machine share.
+The worker speaks the real worker protocol and computes nothing. The last message is its script: `TOKENS PAUSE_MS MORE`, so many
+tokens with so long a pause after each; each token is the moment at which it was sent, by the clock that all processes of this machine share, and so many more bytes.
 """
 
 from __future__ import annotations
@@ -80,10 +80,12 @@ def scripted_worker() -> Starlette:
 
     async def answer(request: Request) -> Response:
         asked = orjson.loads(await request.body())
-        count, _, pause_ms = asked["messages"][-1]["content"].partition(" ")
-        return StreamingResponse(frames(int(count), float(pause_ms) / 1000), media_type="text/event-stream")
+        count, pause_ms, more = asked["messages"][-1]["content"].split()
+        return StreamingResponse(
+            frames(int(count), float(pause_ms) / 1000, "x" * int(more)), media_type="text/event-stream"
+        )
 
-    async def frames(count: int, pause_s: float) -> AsyncIterator[bytes]:
+    async def frames(count: int, pause_s: float, more: str) -> AsyncIterator[bytes]:
         nonlocal running
         running += 1
         head = {
@@ -92,7 +94,7 @@ def scripted_worker() -> Starlette:
         }  # fmt: skip
         try:
             for place in range(count):
-                delta = {"content": f"{time.monotonic()!r} "}
+                delta = {"content": f"{time.monotonic()!r} {more}"}
                 if place == 0:
                     delta["role"] = "assistant"
                 choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}

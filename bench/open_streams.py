@@ -19,8 +19,10 @@ import aiohttp
 from gateway_house import MODEL, House, running_house
 
 TOKENS, PAUSE_MS = 20, 1000
+SPREAD_S = 10.0
+"""Streams begin one after another over so long a time, as users do."""
 STOPPED_READERS = 20
-STAMP = re.compile(rb'"content":"([0-9.]+) "')
+STAMP = re.compile(rb'"content":"([0-9.]+) ')
 
 
 @dataclass
@@ -36,9 +38,10 @@ class Heard:
         return values[min(len(values) - 1, int(share * len(values)))]
 
 
-async def listen(session: aiohttp.ClientSession, house: House, heard: Heard) -> None:
+async def listen(session: aiohttp.ClientSession, house: House, heard: Heard, *, after_s: float = 0.0) -> None:
     """One stream from begin to end."""
-    async with _ask(session, house, f"{TOKENS} {PAUSE_MS}") as answer:
+    await asyncio.sleep(after_s)
+    async with _ask(session, house, f"{TOKENS} {PAUSE_MS} 0") as answer:
         async for line in answer.content:
             now = time.monotonic()
             if (stamp := STAMP.search(line)) is not None:
@@ -48,7 +51,7 @@ async def listen(session: aiohttp.ClientSession, house: House, heard: Heard) -> 
 
 async def stop_reading(session: aiohttp.ClientSession, house: House, until: asyncio.Event) -> None:
     """Ask for an endless stream and read its head only."""
-    async with _ask(session, house, "250000 0"):
+    async with _ask(session, house, "5000 1 10000"):
         await until.wait()
 
 
@@ -69,8 +72,11 @@ async def measure(house: House, streams: int) -> str:
         await asyncio.gather(*(listen_briefly(session, house, warm) for _ in range(32)))
         empty = house.gateway_kib()
         heard = Heard()
-        listening = [asyncio.create_task(listen(session, house, heard)) for _ in range(streams)]
-        await asyncio.sleep(TOKENS * PAUSE_MS / 2000)
+        listening = [
+            asyncio.create_task(listen(session, house, heard, after_s=SPREAD_S * place / streams))
+            for place in range(streams)
+        ]
+        await asyncio.sleep(SPREAD_S + TOKENS * PAUSE_MS / 2000)
         full = house.gateway_kib()
         await asyncio.gather(*listening)
         print(f"{heard.whole} streams were whole", file=sys.stderr, flush=True)
@@ -78,7 +84,10 @@ async def measure(house: House, streams: int) -> str:
         beside, until = Heard(), asyncio.Event()
         before = house.gateway_kib()
         stopped = [asyncio.create_task(stop_reading(session, house, until)) for _ in range(STOPPED_READERS)]
-        others = [asyncio.create_task(listen(session, house, beside)) for _ in range(32)]
+        await asyncio.sleep(SPREAD_S)  # until every buffer on their way is full
+        others = [
+            asyncio.create_task(listen(session, house, beside, after_s=place / 32)) for place in range(32)
+        ]
         await asyncio.gather(*others)
         after = house.gateway_kib()
         until.set()
@@ -103,7 +112,7 @@ async def measure(house: House, streams: int) -> str:
 
 async def listen_briefly(session: aiohttp.ClientSession, house: House, heard: Heard) -> None:
     """Warm up: code is loaded, pools are grown."""
-    async with _ask(session, house, "5 0") as answer:
+    async with _ask(session, house, "5 0 0") as answer:
         heard.whole += len(await answer.read()) > 0
 
 

@@ -28,6 +28,8 @@ SCRIPTS: dict[str, tuple[bool, tuple[str, ...]]] = {
     "scheduling": (True, ("scheduling.py",)),
     "experts": (True, ("experts.py",)),
     "programs": (True, ("programs.py",)),
+    "gateway": (True, ("gateway_overhead.py",)),
+    "streams": (True, ("open_streams.py",)),
     "cold-start": (False, ("cold_start.py", "MODEL")),
 }
 """Section: does it print Markdown, and how it is run (`MODEL`: the file of the shipped settings)."""

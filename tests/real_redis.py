@@ -15,12 +15,23 @@ def program() -> str | None:
 
 
 @contextmanager
-def running_redis(directory: Path) -> Iterator[str]:
+def running_redis(directory: Path, *options: str) -> Iterator[str]:
     """A server on a port of its own, that keeps nothing; yields its URL."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     server = subprocess.Popen(
-        [str(program()), "--port", str(port), "--save", "", "--appendonly", "no", "--dir", str(directory)],
+        [
+            str(program()),
+            "--port",
+            str(port),
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--dir",
+            str(directory),
+            *options,
+        ],
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -23,7 +23,7 @@ SAMPLING = f"{GOOD}sampling = "
 DIGITS = "write 64 hex digits"
 NO_NAME = "is no name; use up to 64 letters, digits, '.', '_' and '-', a letter or digit first"
 IDENTITY_KEYS = (
-    "model, quantization, kv_precision, adapter, rope_scaling, pooling, chat_template, system_prompt, sampling, organization, license, "
+    "model, quantization, kv_precision, adapter, rope_scaling, pooling, chat_template, tool_format, system_prompt, sampling, organization, license, "
     "description"
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import orjson
@@ -13,28 +14,34 @@ from running_tiltyard import ROOT, Tiltyard
 QUESTION = "Name three rivers in Europe."
 
 
-def battle(url: str, *, choice: str = "a") -> dict[str, object]:
+def battle(url: str, *, choice: str = "a") -> dict[str, Any]:
     """Open a battle, wait for both answers, vote; returns the reveal, with the battle's id."""
     with httpx2.Client(base_url=url, timeout=120) as client:
         named = named_metrics(client)
-        opened = client.post("/api/arena/battles", json={"messages": [{"role": "user", "content": QUESTION}]})
-        assert opened.status_code == 201, opened.text
-        name = opened.json()["battle"]
-        ended: set[str] = set()
-        with client.stream("GET", f"/api/arena/battles/{name}/events") as events:
-            kind = ""
-            for line in events.iter_lines():
-                if line.startswith("event: "):
-                    kind = line.removeprefix("event: ")
-                if line.startswith("data: ") and kind == "done":
-                    ended.add(orjson.loads(line.removeprefix("data: "))["side"])
-                if ended == {"a", "b"}:
-                    break
+        reveal = battle_over(client, choice=choice)
         assert named_metrics(client) == named  # the metrics do not tell who is fighting
-        vote = {"vote_token": opened.json()["vote_token"], "choice": choice}
-        reveal = client.post(f"/api/arena/battles/{name}/vote", json=vote)
-        assert reveal.status_code == 200, reveal.text
-        return {**reveal.json(), "battle": name}
+        return reveal
+
+
+def battle_over(client: httpx2.Client, *, choice: str = "a") -> dict[str, Any]:
+    """Do as `battle` does, over a client that the caller has."""
+    opened = client.post("/api/arena/battles", json={"messages": [{"role": "user", "content": QUESTION}]})
+    assert opened.status_code == 201, opened.text
+    name = opened.json()["battle"]
+    ended: set[str] = set()
+    with client.stream("GET", f"/api/arena/battles/{name}/events") as events:
+        kind = ""
+        for line in events.iter_lines():
+            if line.startswith("event: "):
+                kind = line.removeprefix("event: ")
+            if line.startswith("data: ") and kind == "done":
+                ended.add(orjson.loads(line.removeprefix("data: "))["side"])
+            if ended == {"a", "b"}:
+                break
+    vote = {"vote_token": opened.json()["vote_token"], "choice": choice}
+    reveal = client.post(f"/api/arena/battles/{name}/vote", json=vote)
+    assert reveal.status_code == 200, reveal.text
+    return {**reveal.json(), "battle": name}
 
 
 def named_metrics(client: httpx2.Client) -> list[str]:

@@ -18,6 +18,7 @@ from tiltyard.events.schema import (
     EventData,
     GenerationFinished,
     IdentityRegistered,
+    TextsEmbedded,
     VoteCast,
 )
 from tiltyard.identity.declaration import IdentityDeclaration
@@ -88,6 +89,18 @@ def generation(name: str, *, seed: int = 7) -> GenerationFinished:
     )
 
 
+def embedded(tokens: int) -> TextsEmbedded:
+    return TextsEmbedded(
+        alias="chat",
+        identity="plum",
+        behaviour=A,
+        worker="plum-0",
+        texts=2,
+        prompt_tokens=tokens,
+        total_ms=1.5,
+    )
+
+
 def registered(name: str) -> IdentityRegistered:
     behaviour = Behaviour(
         weights=Weights(digest=A, size_bytes=1, stored_as=("Q4_1",)),
@@ -131,7 +144,15 @@ def projections_of(log: EventLog) -> dict[str, list[tuple[object, ...]]]:
     """Every row of every projection, sorted."""
     found = {}
     with log._database.reading() as connection:
-        for table in ("identities", "generations", "battles", "votes"):
+        for table in (
+            "identities",
+            "generations",
+            "battles",
+            "votes",
+            "api_keys",
+            "tenant_terms",
+            "embeddings",
+        ):
             rows = connection.exec_driver_sql(f"SELECT * FROM {table}").all()
             found[table] = sorted((tuple(row) for row in rows), key=repr)
     return found

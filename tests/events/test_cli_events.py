@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from event_samples import SOURCE, generation, opened, registered, tamper, turn, vote
+from event_samples import SOURCE, embedded, generation, opened, registered, tamper, turn, vote
 
 import tiltyard
 from tiltyard.cli.main import main
@@ -23,6 +23,7 @@ from tiltyard.events.schema import (
     BattleTurnFinished,
     LeaderboardPublished,
     SubjectErased,
+    TenantSet,
     WorkerReady,
     WorkerStopped,
 )
@@ -94,6 +95,8 @@ def test_every_type_has_a_readable_line(tmp_path: Path) -> None:
             key="key_1", tenant="acme", label="app", credential="production", scopes=("admin",), digest="0"
         ),
         ApiKeyEnded(key="key_1", at_us=5, reason="revoked"),
+        TenantSet(tenant="acme", terms={"concurrency": 3}),
+        embedded(7),
         WorkerReady(worker="w", identities={"plum": "sha256:1"}, load_ms=1.0),
         WorkerStopped(worker="w", reason="line one\nline two"),
         SubjectErased(erased="s", keys_destroyed=1, reason="asked"),

@@ -8,12 +8,24 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from event_samples import SOURCE, A, B, generation, opened, projections_of, registered, submit, turn, vote
+from event_samples import (
+    SOURCE,
+    A,
+    B,
+    embedded,
+    generation,
+    opened,
+    projections_of,
+    registered,
+    submit,
+    turn,
+    vote,
+)
 
 from tiltyard.errors import ConfigurationError, Conflict, InvalidRequest, NotFound, StorageFailed
 from tiltyard.events.log import EventLog
-from tiltyard.events.queries import PAGE_EVENTS, PairCount
-from tiltyard.events.schema import VoteCast, WorkerStopped
+from tiltyard.events.queries import PAGE_EVENTS, PairCount, TokenUsage
+from tiltyard.events.schema import ApiKeyEnded, ApiKeyIssued, TenantSet, VoteCast, WorkerStopped
 from tiltyard.identity.canonical import canonical_json
 
 
@@ -215,6 +227,23 @@ def test_projections_answer_what_serving_asks(log: EventLog) -> None:
         log.append_blocking(generation("gen_1"), subject="gen_1", source=SOURCE)
 
 
+def test_usage_is_summed_by_tenant_and_day_of_utc(tmp_path: Path) -> None:
+    day_us, now_us = 86_400_000_000, 1_796_083_199_000_000  # 2026-11-30 23:59:59 UTC
+    with EventLog.open(tmp_path / "a.db", keys=tmp_path / "k.db", clock_ns=lambda: now_us * 1000) as log:
+        for name in ("gen_1", "gen_2"):
+            log.append_blocking(generation(name), subject=name, source=SOURCE, tenant="acme")
+        log.append_blocking(embedded(100), subject="x", source=SOURCE, tenant="acme")
+        log.append_blocking(embedded(3), subject="x", source=SOURCE, tenant="other")
+        now_us += 1_000_000
+        log.append_blocking(generation("gen_3"), subject="gen_3", source=SOURCE, tenant="acme")
+        assert log.token_usage(since_us=now_us - day_us) == [
+            TokenUsage("acme", "20261130", 2 * 11 + 100, 2 * 5),
+            TokenUsage("acme", "20261201", 11, 5),
+            TokenUsage("other", "20261130", 3, 0),
+        ]
+        assert [usage.day for usage in log.token_usage(since_us=now_us)] == ["20261201"]
+
+
 def test_a_64_bit_seed_survives_exactly(log: EventLog) -> None:
     stored = log.append_blocking(generation("gen_1", seed=2**64 - 1), subject="gen_1", source=SOURCE)
     assert '"seed":"18446744073709551615"' in stored.data_json
@@ -234,8 +263,23 @@ def test_rebuilt_projections_equal_the_live_ones(log: EventLog) -> None:
         log.append_blocking(generation(f"gen_{n}"), subject=f"gen_{n}", source=SOURCE)
     log.append_blocking(opened("bat_early"), subject="bat_early", source=SOURCE)
     log.append_blocking(registered("plum"), subject="plum", source=SOURCE)
+    for name in ("key_1", "key_2"):
+        issued = ApiKeyIssued(
+            key=name, tenant="t", label="", credential="research", scopes=("vote",), digest="0"
+        )
+        log.append_blocking(issued, subject=name, source=SOURCE)
+    for at_us, reason in ((9, "rotated"), (5, "revoked")):
+        ended = ApiKeyEnded(key="key_1", at_us=at_us, reason=reason)  # type: ignore[arg-type]
+        log.append_blocking(ended, subject="key_1", source=SOURCE)
+    for terms in ({"concurrency": 1}, {"concurrency": 2}, None):
+        log.append_blocking(TenantSet(tenant="t", terms=terms), subject="t", source=SOURCE)
+    log.append_blocking(TenantSet(tenant="u", terms={}), subject="u", source=SOURCE)
+    log.append_blocking(embedded(7), subject="plum-0", source=SOURCE, tenant="t")
     live = projections_of(log)
     assert {name: len(rows) for name, rows in live.items()} == {
+        "embeddings": 1,
+        "api_keys": 2,
+        "tenant_terms": 2,
         "identities": 1,
         "generations": 30,
         "battles": 31,

@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tiltyard.errors import Conflict, ContentMissing, StorageFailed
 from tiltyard.events.log import EventLog
 from tiltyard.events.queries import PairCount
 from tiltyard.events.schema import VoteCast
+from tiltyard.gateway.keyring import KeyRing
 
 
 def server_binaries() -> Path | None:
@@ -181,3 +183,33 @@ def test_one_unfit_event_does_not_take_others_down(log: EventLog) -> None:
     log.append_blocking(vote("bat_3"), subject="b", source=SOURCE)
     assert [row.battle for row in log.votes()] == ["bat_1", "bat_3"]
     assert log.verify().ok
+
+
+async def test_api_keys_live_there_too_and_every_process_sees_their_end(url: str, tmp_path: Path) -> None:
+    with (
+        EventLog.open(url, keys=tmp_path / "keys.db") as one,
+        EventLog.open(url, keys=tmp_path / "keys.db") as two,
+    ):
+        here, there = KeyRing(one), KeyRing(two, monotonic=count().__next__)
+        old = await asyncio.to_thread(here.issue, "acme", ["inference"], lifetime_s=60)
+        assert await there.find(old.secret) == old.row
+        new = await asyncio.to_thread(here.rotate, old.row.key, overlap_s=30)
+        assert new.row.replaces == old.row.key
+        ending = await there.find(old.secret)
+        assert ending is not None
+        assert ending.expires_us is not None
+        assert old.row.expires_us is not None
+        assert ending.expires_us < old.row.expires_us
+        await asyncio.to_thread(here.revoke, new.row.key)
+        revoked = await there.find(new.secret)
+        assert revoked is not None
+        assert not there.is_alive(revoked)
+        for at_us in (5, 7):
+            one.note_key_uses({old.row.key: at_us})
+        assert here.get(old.row.key).last_used_us == 7
+        live = projections_of(one)
+        one.rebuild()
+        assert projections_of(one) == live
+        await one.append(generation("gen_1"), subject="gen_1", source=SOURCE, tenant="acme")
+        (usage,) = one.token_usage(since_us=0)
+        assert (usage.tenant, usage.prompt_tokens, usage.completion_tokens) == ("acme", 11, 5)

@@ -1,6 +1,8 @@
 """Seeded requests that something is wrong with, thrown at a real gateway before a real worker.
 
-    python tests/gateway/malformed.py --count 10000 --seed 0     what docs/clients.md reports
+    PYTHONPATH=src:tests/gateway python tests/gateway/malformed.py --model FILE.gguf --count 10000 --seed 12
+
+is what docs/clients.md reports.
 
 Each is a valid request of some route with one to three mistakes: a value of another kind or size, a member that is
 missing or unknown, half a body, bytes that are no JSON, a header that lies, a client that hangs up.
@@ -58,7 +60,18 @@ VALID: dict[str, dict[str, Any]] = {
     "/detokenize": {"model": "chat", "tokens": [5, 6]},
     "/render": {"model": "chat", "messages": MESSAGES, "tools": [TOOL], "tool_choice": "none"},
 }  # fmt: skip
+
+
+def nested(depth: int, kind: str) -> Any:
+    """Lists in lists, or objects in objects."""
+    value: Any = 1
+    for _ in range(depth):
+        value = [value] if kind == "list" else {"a": value}
+    return value
+
+
 STRANGE: list[Any] = [
+    nested(100, "list"), nested(100, "object"), nested(300, "list"), nested(300, "object"), "\ud800", "\udc00x",
     None, True, False, 0, -1, 1.5, 2**31, 2**53, 2**63, 2**70, -(2**63) - 1, 1e308, -0.0, "", " ", "x", "x" * 5000,
     "\u0000", "😀" * 50, "\u202e", "<|im_end|>", "../../etc/passwd", "null", [], {}, [[]], [{}], [None], [""],
     {"": None}, {"type": "text"}, {"type": "image_url", "image_url": {"url": "http://127.0.0.1:1"}},

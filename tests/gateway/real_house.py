@@ -77,7 +77,10 @@ def real_house(model_path: Path, directory: Path) -> Iterator[House]:
         port=0,
         ready_file=str(directory / "ready"),
         model_path=str(model_path),
-        identities={"smollm2": IdentityDeclaration(model="smollm2", sampling=sampling)},
+        identities={
+            "smollm2": IdentityDeclaration(model="smollm2", sampling=sampling),
+            "caller": IdentityDeclaration(model="smollm2", sampling=sampling, tool_format="smollm2"),
+        },
         threads=2,
         kv_memory_bytes=256 << 20,
         max_sequences=32,

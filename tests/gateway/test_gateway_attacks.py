@@ -6,22 +6,18 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx2
 import orjson
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from gateway_stage import Stage, served_by, staged
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from own_certificate import write_certificate
 from tiltyard.cli.serving import server_config, trust_only
 from tiltyard.cli.settings import load_settings
 from tiltyard.errors import ConfigurationError
@@ -166,29 +162,6 @@ def configured(tmp_path: Path, setting: str, app: Starlette) -> Iterator[str]:
     path.write_text(f"[server]\n{setting}\n[models]\n[identities]\n")
     with served_by(server_config(app, load_settings(path, data_dir=tmp_path))) as url:
         yield url
-
-
-def write_certificate(directory: Path) -> Path:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "models.example")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(hours=1))
-        .sign(key, hashes.SHA256())
-    )
-    (directory / "key.pem").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-    )
-    (directory / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    return directory / "cert.pem"
 
 
 @pytest.mark.parametrize(

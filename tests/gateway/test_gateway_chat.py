@@ -62,7 +62,7 @@ def test_a_stream_is_passed_on_and_recorded(stage: Stage, client: OpenAI) -> Non
 
 
 def test_the_usage_frame_comes_last_for_who_asks(client: OpenAI) -> None:
-    """vLLM #8625: usage was wrong or came in the wrong place."""
+    """vLLM #8625: usage was wrong or came in the wrong place; LiteLLM #36168, #28735: in a chunk with choices, or lost."""
     chunks = list(
         client.chat.completions.create(
             model="chat", messages=say("!count 3"), stream=True, stream_options={"include_usage": True}

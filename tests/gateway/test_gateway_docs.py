@@ -108,3 +108,17 @@ def test_every_metric_is_documented() -> None:
     families = [family.name for family in GatewayMetrics().registry.collect()]
     documented = set(re.findall(r"^\| `(tiltyard_[a-z_]+?)(?:_total)?` \|", API, re.MULTILINE))
     assert set(families) == documented
+
+
+def test_the_openapi_document_has_every_route_and_what_each_may_answer(tmp_path: Path) -> None:
+    with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
+        app = create_gateway(router=Router(Registry()), log=log)
+    paths = app.openapi()["paths"]
+    sources = (ROOT / "src" / "tiltyard" / "gateway").glob("*.py")
+    assert not any("include_in_schema" in source.read_text(encoding="utf-8") for source in sources)
+    for methods in paths.values():
+        for operation in methods.values():
+            assert {"200", "401", "403", "500"} <= set(operation["responses"])
+    # Any error of ours can end an answer; 405 belongs to no operation.
+    said = {kind.status for kind in subclasses(TiltyardError) if kind.__module__.startswith("tiltyard.")}
+    assert said - {405} <= {int(status) for status in paths["/v1/chat/completions"]["post"]["responses"]}

@@ -19,6 +19,7 @@ from tiltyard.errors import Conflict, InvalidRequest
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import GenerationFinished
 from tiltyard.gateway.keyring import TRUSTED_S, KeyRing
+from tiltyard.telemetry.metrics import MAX_TENANTS, GatewayMetrics
 
 HELLO = {"model": "chat", "messages": [{"role": "user", "content": "Hello"}]}
 
@@ -122,6 +123,8 @@ def test_a_rotated_key_goes_on_for_the_overlap_and_its_successor_has_its_rights(
         assert ring.get(old.row.key).expires_us == now + 10_000_000
         assert asyncio.run(ring.find(old.secret)) == ring.get(old.row.key)
         assert ring.is_alive(ring.get(old.row.key))
+        with pytest.raises(Conflict, match=f"rotate its successor {new.row.key}"):
+            ring.rotate(old.row.key, overlap_s=10)
         now += 10_000_000
         assert not ring.is_alive(ring.get(old.row.key))
         assert ring.is_alive(ring.get(new.row.key))
@@ -249,3 +252,63 @@ def test_an_administrator_makes_rotates_lists_and_revokes_over_http(house: House
         tenants = {t["tenant"]: t for t in http.get("/v1/admin/tenants").json()["data"]}
         assert set(tenants) == {"ops", "acme"}
         assert tenants["acme"]["in_flight"] == 0
+
+
+async def test_requests_that_come_together_share_one_look_however_slow_it_is(tmp_path: Path) -> None:
+    """LiteLLM #18708: a database in the way of every request."""
+    with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
+        looks = 0
+        now = 0.0
+        version = log.access_version
+
+        def slow() -> int:
+            nonlocal looks, now
+            looks += 1
+            now += 100.0  # far longer than what is known may be trusted
+            return version()
+
+        log.access_version = slow  # type: ignore[method-assign]
+        ring = KeyRing(log, monotonic=lambda: now)
+        made = ring.issue("acme", ["inference"])
+        found = await asyncio.gather(*(ring.find(made.secret) for _ in range(50)))
+        assert {row.key for row in found if row is not None} == {made.row.key}
+        assert looks == 1
+        await asyncio.gather(*(ring.find(made.secret) for _ in range(50)))
+        assert looks == 2
+
+
+def test_what_one_tenant_has_asked_does_not_exist_for_another(house: House) -> None:
+    keys = [house.ring.issue(tenant, ["inference"]).secret for tenant in ("acme", "rival")]
+    headers = [{"authorization": f"Bearer {key}"} for key in keys]
+    with httpx2.Client(base_url=house.stage.url) as http:
+        made = http.post("/v1/responses", json={"model": "chat", "input": "Mine."}, headers=headers[0])
+        assert made.status_code == 200, made.text
+        further = {"model": "chat", "input": "And?", "previous_response_id": made.json()["id"]}
+        answers = [http.post("/v1/responses", json=further, headers=one) for one in headers]
+        assert [answer.status_code for answer in answers] == [200, 404]
+        assert "Mine." not in answers[1].text
+        # One idempotency key of two tenants names two answers.
+        same = [
+            http.post("/v1/chat/completions", json=HELLO, headers={**one, "idempotency-key": "k"}).json()[
+                "id"
+            ]
+            for one in (*headers, headers[0])
+        ]
+        assert same[0] == same[2] != same[1]
+
+
+def test_anthropics_clients_are_refused_in_their_own_shape(house: House) -> None:
+    house.ring.issue("acme", ["inference"])
+    body = {"model": "chat", "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+    answer = httpx2.post(house.stage.url + "/v1/messages", json=body, headers={"x-api-key": "sk-ant-wrong"})
+    assert answer.status_code == 401
+    assert answer.json()["type"] == "error"
+    assert answer.json()["error"]["type"] == "authentication_error"
+
+
+def test_tenants_cannot_make_the_metrics_grow_without_end() -> None:
+    metrics = GatewayMetrics()
+    labels = [metrics.tenant_label(f"tenant-{number}") for number in range(MAX_TENANTS + 2)]
+    assert labels[MAX_TENANTS - 1 :] == [f"tenant-{MAX_TENANTS - 1}", "other", "other"]
+    assert metrics.tenant_label("tenant-0") == "tenant-0"
+    assert len(metrics.tenants) == MAX_TENANTS

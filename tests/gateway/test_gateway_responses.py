@@ -180,3 +180,43 @@ def test_a_broken_stream_ends_as_failed_with_the_usage_of_what_came(stage: Stage
     assert response["error"]["tiltyard_code"] == "engine_failed"
     assert response["output"][0]["content"][0]["text"] == "0 1 "
     assert response["usage"]["output_tokens"] == 2
+
+
+def test_a_stored_response_is_shown_again(client: OpenAI) -> None:
+    first = client.responses.create(model="chat", input="!count 3", metadata={"a": "b"}, max_output_tokens=2)
+    again = client.responses.retrieve(first.id)
+    assert again.model_dump() == first.model_dump() | {"created_at": again.created_at}
+    assert abs(again.created_at - first.created_at) <= 1
+    unstored = client.responses.create(model="chat", input="x", store=False)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(unstored.id)
+
+
+def test_a_failed_response_is_shown_as_failed(stage: Stage, client: OpenAI) -> None:
+    body = {"model": "chat", "input": "!error 2", "stream": True}
+    answer = httpx2.post(stage.url + "/v1/responses", json=body)
+    again = client.responses.retrieve(answer.headers["x-tiltyard-generation"].replace("gen_", "resp_"))
+    assert again.status == "failed"
+    assert again.error is not None
+    assert (again.error.code, again.output_text) == ("server_error", "0 1 ")
+
+
+@pytest.mark.parametrize("number", [2**53, 1e300, -(2**63)])
+def test_any_number_in_a_schema_is_given_back(client: OpenAI, number: float) -> None:
+    schema = {"type": "number", "maximum": number}
+    answer = client.responses.create(
+        model="chat", input="x", text={"format": {"type": "json_schema", "name": "n", "schema": schema}}
+    )
+    again = client.responses.retrieve(answer.id)
+    assert again.text is not None
+    assert again.text.format is not None
+    assert again.text.format.model_dump(by_alias=True)["schema"] == schema
+
+
+def test_a_schema_that_could_not_be_given_back_is_refused_before_anything_runs(stage: Stage) -> None:
+    schema: object = 1
+    for _ in range(250):
+        schema = {"a": schema}
+    text = {"format": {"type": "json_schema", "name": "n", "schema": schema}}
+    answer = httpx2.post(stage.url + "/v1/responses", json={"model": "chat", "input": "x", "text": text})
+    assert answer.status_code == 400, answer.text

@@ -13,10 +13,11 @@ import orjson
 import pytest
 from gateway_stage import ALIASES, Stage, served
 
+from tiltyard.errors import Overloaded
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import GenerationFinished
 from tiltyard.gateway.app import create_gateway
-from tiltyard.gateway.telling import MAX_BYTES, Asking, StreamGone, Telling
+from tiltyard.gateway.telling import MAX_BYTES, MAX_OF_TENANT, Asking, StreamGone, Telling, Tellings
 from tiltyard.router.router import Router
 
 CHAT = "/v1/chat/completions"
@@ -78,6 +79,19 @@ async def test_a_client_that_lost_its_connection_hears_the_rest(stage: Stage) ->
     assert numbers == [*range(len(together))]
     (event,) = finished(stage, before)
     assert event.choices[0].finish_reason == "stop"
+
+
+async def test_an_event_that_was_never_told_is_not_a_place_to_go_on_from(stage: Stage) -> None:
+    """An empty 200 would look like an answer that had ended."""
+    body = chat("!count 50", stream=True)
+    async with cut_off(stage.url + CHAT, body, {"x-tiltyard-resume-ms": "20000"}, 5) as heard:
+        generation = heard[0][0].partition(":")[0]
+        async with httpx2.AsyncClient() as http:
+            answer = await http.post(
+                stage.url + CHAT, json=body, headers={"last-event-id": f"{generation}:99999"}
+            )
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "last-event-id")
+    assert "names event 99999" in answer.json()["error"]["message"]
 
 
 async def test_a_stream_nobody_comes_back_to_is_cancelled(stage: Stage) -> None:
@@ -193,8 +207,37 @@ def test_scores_that_were_not_kept_are_not_made_up_after_a_restart(stage: Stage,
     ],
 )
 def test_a_wrong_header_is_named(stage: Stage, name: str, value: str) -> None:
-    answer = httpx2.post(stage.url + CHAT, json=chat("x"), headers={name: value})
+    answer = httpx2.post(stage.url + CHAT, json=chat("x", stream=True), headers={name: value})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+
+
+def test_only_a_stream_is_resumed_and_only_by_the_request_that_began_it(stage: Stage) -> None:
+    headers = {"x-tiltyard-resume-ms": "1000"}
+    begun = httpx2.post(stage.url + CHAT, json=chat("x", stream=True), headers=headers)
+    (first, _), *_ = events(begun.text)
+    for body, param in ((chat("x"), "stream"), (chat("y", stream=True), "last-event-id")):
+        answer = httpx2.post(stage.url + CHAT, json=body, headers={"last-event-id": first})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_a_slow_listener_slows_its_answer_instead_of_losing_it() -> None:
+    telling = Telling(Asking("default", "sha256:"))
+    frames = telling.after(-1)
+
+    async def tell() -> None:
+        for _ in range(40):
+            telling.add(b"x" * (MAX_BYTES // 10))
+            await telling.room()
+        telling.end()
+
+    telling.add(b"first")
+    assert await anext(frames) == b"first"
+    telling_all = asyncio.create_task(tell())
+    await asyncio.sleep(0)
+    assert telling.next < 10  # it waits: half of what is kept is not heard
+    heard = [frame async for frame in frames]
+    assert len(heard) == 40
+    await telling_all
 
 
 async def test_what_is_kept_of_an_answer_is_bounded() -> None:
@@ -206,3 +249,22 @@ async def test_what_is_kept_of_an_answer_is_bounded() -> None:
         telling.check_kept(28)
     kept = [frame async for frame in telling.after(29)]
     assert len(kept) == 10
+
+
+async def test_a_tenant_cannot_take_all_the_room_for_answers_that_are_kept() -> None:
+    tellings = Tellings()
+    forever = asyncio.Event()
+
+    async def tell(_telling: Telling) -> None:
+        await forever.wait()
+
+    for _ in range(MAX_OF_TENANT):
+        tellings.start(Asking("loud", "sha256:"), tell)
+    with pytest.raises(Overloaded):
+        tellings.start(Asking("loud", "sha256:"), tell)
+    tellings.start(Asking("quiet", "sha256:"), tell)
+    forever.set()
+    await asyncio.sleep(0)  # one turn of the loop: the tasks hear it and end
+    await asyncio.sleep(0)
+    tellings.start(Asking("loud", "sha256:"), tell)  # in place of one that has ended
+    await tellings.aclose()

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import httpx2
 import orjson
 import pytest
-from gateway_stage import Stage
+from gateway_stage import ALIASES, Stage
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -154,6 +154,31 @@ async def test_an_error_is_a_frame_and_the_socket_goes_on(
         assert (await answer(socket))[0] == "hello"
     # The question that failed is not in the conversation.
     assert stage.workers[0].bodies[-1]["messages"] == [{"role": "user", "content": "hello"}]
+
+
+async def test_a_failed_turn_with_messages_leaves_conversation_and_model_as_they_were(stage: Stage) -> None:
+    async with opened(stage) as socket:
+        await turn(socket, model="chat", content="first")
+        assert (await answer(socket))[0] == "first"
+        other = [{"role": "system", "content": "Be somebody else."}, {"role": "user", "content": "!refuse"}]
+        await turn(socket, model="plain", messages=other)
+        assert (await answer(socket))[1]["type"] == "error"
+        await turn(socket, content="second")
+        _, done = await answer(socket)
+    assert done["model"] == ALIASES["chat"]
+    assert stage.workers[0].bodies[-1]["messages"] == [
+        {"role": "user", "content": "first"},
+        {"role": "assistant", "content": "first"},
+        {"role": "user", "content": "second"},
+    ]
+
+
+async def test_an_error_does_not_repeat_a_frame_at_length(stage: Stage) -> None:
+    async with opened(stage) as socket:
+        await socket.send(json.dumps({"type": "x" * 1_000_000}))
+        frame = await socket.recv()
+    assert "type is 'xxx" in str(frame)
+    assert len(frame) < 500
 
 
 async def test_a_second_turn_waits_for_the_first(stage: Stage) -> None:

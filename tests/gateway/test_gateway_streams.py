@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -87,3 +88,22 @@ def test_a_reader_that_has_stopped_for_long_is_cut_off_and_its_answer_cancelled(
         until_nothing_runs(http)
         metrics = http.get("/metrics").text
         assert 'tiltyard_tenant_reserved{tenant="default"} 0.0' in metrics
+
+
+def test_requests_leave_nothing_in_memory(stage: Stage, http: httpx2.Client) -> None:
+    """LiteLLM #12685, LiteLLM #27954, LiteLLM #15128, LiteLLM #6404: memory that grows with every request served.
+
+    Gateway, worker and client live in this process, so whatever one of them keeps of a request is counted.
+    """
+
+    def objects_after(requests: int) -> int:
+        for number in range(requests):
+            ask(http, f"!count {number % 3}")
+        for kept in (stage.workers[0].bodies, stage.workers[0].served, stage.workers[0].terms):
+            kept.clear()
+        until_nothing_runs(http)
+        gc.collect()
+        return len(gc.get_objects())
+
+    before = objects_after(100)
+    assert objects_after(200) - before < 200  # a request that stays is several objects

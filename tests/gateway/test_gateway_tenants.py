@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 import threading
@@ -14,15 +15,19 @@ from typing import Any
 import httpx2
 import orjson
 import pytest
-from gateway_stage import Stage, staged
+from gateway_stage import ALIASES, Stage, staged
 from openai import OpenAI, RateLimitError
+from starlette.types import Message
 
+from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.ids import new_id
 from tiltyard.events.log import EventLog
-from tiltyard.events.schema import GenerationFinished
+from tiltyard.events.schema import EventData, GenerationFinished
+from tiltyard.gateway.app import create_gateway
 from tiltyard.gateway.keyring import KeyRing
-from tiltyard.router.ledger import Ledger, MemoryLedger
+from tiltyard.router.ledger import Account, Ledger, MemoryLedger
 from tiltyard.router.redis_ledger import RedisLedger
+from tiltyard.router.router import Router
 from tiltyard.router.tenants import TenantTerms
 
 
@@ -179,6 +184,53 @@ def test_after_clients_are_killed_in_mid_stream_the_books_are_in_order(
         assert stage.workers[0].running == 0
 
 
+def test_an_answer_that_is_cancelled_twice_is_billed_as_it_is_recorded(tmp_path: Path) -> None:
+    """Who came back to a stream and left again while its end was being written had it for nothing."""
+    terms, ledger = TenantTerms(), MemoryLedger()
+    body = b'{"model": "chat", "messages": [{"role": "user", "content": "!count 100000"}], "stream": true}'
+    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "query_string": b""}
+    scope |= {"headers": [(b"host", b"localhost")]}
+
+    async def ask_and_leave_twice(stage: Stage) -> Account:
+        recording, go_on, told = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        received: asyncio.Queue[Message] = asyncio.Queue()
+        received.put_nowait({"type": "http.request", "body": body})
+        append = stage.log.append
+
+        async def slow(data: EventData, **of: Any) -> StoredEvent:
+            recording.set()
+            await go_on.wait()
+            return await append(data, **of)
+
+        async def send(message: Message) -> None:
+            if message.get("body"):
+                told.set()
+
+        app = create_gateway(router=Router(stage.registry, ALIASES), log=stage.log, ledger=ledger)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stage.log, "append", slow)
+            async with app.router.lifespan_context(app), asyncio.timeout(20):
+                asking = asyncio.create_task(app(scope, received.get, send))
+                await told.wait()
+                asking.cancel()
+                await recording.wait()
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+                assert (await ledger.account("default")).in_flight == 1
+                go_on.set()
+                while (await ledger.account("default")).in_flight:  # noqa: ASYNC110 - other rooms' work
+                    await asyncio.sleep(0)
+        return await ledger.account("default")
+
+    with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log, staged(log, tmp_path) as stage:
+        account = asyncio.run(ask_and_leave_twice(stage))
+        (event,) = events_of(stage)
+    assert event.choices[0].finish_reason == "cancelled"
+    assert event.completion_tokens > 0
+    assert account.reserved_nano == 0
+    assert account.day_nano == terms.cost_nano(event.prompt_tokens, event.completion_tokens)
+
+
 def test_what_a_worker_refuses_or_breaks_is_not_held(tmp_path: Path) -> None:
     with tenancy(tmp_path, daily_budget=1.0, concurrency=1) as (stage, http):
         for script, status in (("!refuse", 400), ("!error 2", 502), ("!late", 504), ("!cut 3", 502)):
@@ -216,6 +268,28 @@ def test_one_more_than_the_concurrency_is_refused_while_the_others_run(tmp_path:
             thread.join()
         settled(http)
         assert chat(http).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {"prompt": "Hello"}),
+        ("/detokenize", {"tokens": [1]}),
+        ("/render", {"messages": [{"role": "user", "content": "Hello"}]}),
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "Hello"}]}),
+    ],
+)
+def test_what_costs_no_tokens_is_a_request_all_the_same(
+    tmp_path: Path, path: str, body: dict[str, object]
+) -> None:
+    """One key read long texts without end: 4 MiB keep a core busy for seconds."""
+    with tenancy(tmp_path, requests_per_minute=2, tokens_per_minute=100, daily_budget=1e-9) as (_stage, http):
+        answers = [http.post(path, json={"model": "chat", **body}) for _ in range(3)]
+        assert answers[-1].status_code == 429
+        assert "2 requests a minute" in answers[-1].json()["error"]["message"]
+        assert [answer.status_code for answer in answers[:2]] != [429, 429]
+        assert gauge(http, "tiltyard_tenant_requests_in_flight", tenant="default") == 0
+        assert gauge(http, "tiltyard_tenant_reserved", tenant="default") == 0
 
 
 def test_models_that_a_tenant_may_not_ask_for_do_not_exist_for_it(tmp_path: Path) -> None:
@@ -263,6 +337,20 @@ def test_two_tenants_users_of_one_name_are_two_people(tmp_path: Path) -> None:
             assert subjects == ["acme:bob", "other:bob"]
             assert log.erase_subject("acme:bob") == 1
             assert [event.tenant for event in log.read(types=(GenerationFinished,))] == ["acme", "other"]
+
+
+def test_no_users_name_makes_it_another_tenants_user(tmp_path: Path) -> None:
+    """The words of one tenant must not be erased, or found, with those of another."""
+    with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
+        ring = KeyRing(log)
+        keys = {tenant: ring.issue(tenant, ["inference"]).secret for tenant in ("acme", "default")}
+        asked = [("acme", "bob"), ("acme", None), ("default", "acme:bob"), ("default", "acme")]
+        with staged(log, tmp_path) as stage, httpx2.Client(base_url=stage.url) as http:
+            for tenant, user in asked:
+                http.headers["x-api-key"] = keys[tenant]
+                chat(http, user=user).raise_for_status()
+            subjects = [event.prompt.subject for event in events_of(stage) if event.prompt is not None]
+    assert subjects == ["acme:bob", "acme", "default:acme:bob", "default:acme"]
 
 
 def test_a_request_that_cannot_make_its_deadline_is_shed_before_it_costs_anything(tmp_path: Path) -> None:

@@ -73,6 +73,15 @@ def test_counting_a_message_gives_the_tokens_that_it_will_cost(house: House) -> 
     assert counted == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
 
 
+def test_counting_a_response_gives_the_tokens_that_it_will_cost(house: House) -> None:
+    first = house.client.responses.create(model="chat", input="Name a river.", max_output_tokens=4)
+    body: dict[str, Any] = {"input": "How long is it?", "previous_response_id": first.id}
+    counted = asked(house, "/v1/responses/input_tokens", **body)
+    response = house.client.responses.create(model="chat", max_output_tokens=1, **body)
+    assert response.usage is not None
+    assert counted == {"object": "response.input_tokens", "input_tokens": response.usage.input_tokens}
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [

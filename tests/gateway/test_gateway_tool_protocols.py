@@ -1,14 +1,18 @@
-"""Calls of tools by `/v1/responses` and `/v1/messages`, with the real model: the chat's calls in other words."""
+"""`/v1/responses` and `/v1/messages` with the real model: the chat's calls in other words, and its replay."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import orjson
 from real_house import House
 
+from tiltyard.identity.store import IdentityStore
+from tiltyard.ops.replay import Replayer
 from tiltyard.wire.sse import SseParser
+from tiltyard.worker.host import HostSettings
 
 PARAMETERS: dict[str, Any] = {
     "type": "object",
@@ -108,3 +112,30 @@ def test_a_key_gives_the_same_call_again_after_it_has_left_memory(house: House) 
     again = httpx2.post(url, json=body, headers=headers, timeout=60)
     assert again.headers["idempotent-replayed"] == "true"
     assert again.json() == first
+
+
+def test_answers_by_other_protocols_are_made_again_token_by_token(house: House, model_path: Path) -> None:
+    schema = {"type": "object", "properties": {"river": {"type": "string", "maxLength": 12}}}
+    first = house.client.responses.create(
+        model="chat",
+        input="Name a river.",
+        instructions="Be brief.",
+        text={"format": {"type": "json_schema", "name": "n", "schema": schema}},
+        max_output_tokens=24,
+    )
+    second = house.client.responses.create(
+        model="chat", input="Another one.", previous_response_id=first.id, max_output_tokens=8
+    )
+    body = {"model": "chat", "max_tokens": 8, "stop_sequences": ["."], "system": "Be brief."}
+    message = httpx2.post(
+        house.url + "/v1/messages",
+        json={**body, "messages": [{"role": "user", "content": "Name a river."}]},
+        timeout=60,
+    ).json()
+    replayer = Replayer(
+        house.log, IdentityStore(house.store), lambda _: model_path, settings=HostSettings(threads=2)
+    )
+    for name in (first.id, second.id, message["id"]):
+        (outcome,) = replayer.replay("gen_" + name.partition("_")[2])
+        assert outcome.difference is None
+        assert outcome.tokens > 0

@@ -186,6 +186,57 @@ def test_a_forced_call_is_made_again_token_by_token(house: House, model_path: Pa
     assert outcome.tokens == event.completion_tokens
 
 
+def shown_how() -> list[ChatCompletionMessageParam]:
+    """A conversation that a small model goes on with in the same way."""
+    turns: list[ChatCompletionMessageParam] = []
+    for city in ("London", "Rome", "Oslo"):
+        arguments = orjson.dumps({"city": city, "unit": "C"}).decode()
+        turns += [
+            {"role": "user", "content": f"What is the weather in {city}?"},
+            {
+                "role": "assistant",
+                "content": "I will look it up.",
+                "tool_calls": [
+                    {
+                        "id": city,
+                        "type": "function",
+                        "function": {"name": "get_weather", "arguments": arguments},
+                    }
+                ],
+            },
+        ]
+    return [*turns, {"role": "user", "content": "What is the weather in Paris?"}]
+
+
+def test_a_model_that_is_told_of_tools_in_words_calls_of_itself(house: House, model_path: Path) -> None:
+    asked = {
+        "model": "caller",
+        "messages": shown_how(),
+        "tools": [WEATHER],
+        "temperature": 0,
+        "max_tokens": 60,
+    }
+    answer = house.client.chat.completions.create(**asked)  # type: ignore[call-overload]
+    (choice,) = answer.choices
+    assert (choice.finish_reason, choice.message.content) == ("tool_calls", "I will look it up.")
+    (call,) = choice.message.tool_calls
+    assert orjson.loads(call.function.arguments) == {"city": "Paris", "unit": "C"}
+    with house.client.chat.completions.stream(**asked) as stream:
+        streamed = stream.get_final_completion().choices[0]
+    assert streamed.finish_reason == "tool_calls"
+    assert streamed.message.content == choice.message.content
+    assert [one.function.arguments for one in streamed.message.tool_calls or ()] == [call.function.arguments]
+    kept = house.said(answer.id)["text"]
+    assert isinstance(kept, str)
+    assert kept.startswith("I will look it up.\n<tool_call>[{")  # the model's own words
+    replayer = Replayer(
+        house.log, IdentityStore(house.store), lambda _: model_path, settings=HostSettings(threads=2),
+        report=lambda _: None,
+    )  # fmt: skip
+    (outcome,) = replayer.replay(answer.id)
+    assert outcome.difference is None
+
+
 def test_n_streamed_answers_share_frames_and_usage_and_each_ends_once(house: House) -> None:
     asked = {"model": "chat", "messages": say("Name a colour."), "seed": 4, "max_tokens": 6, "n": 3}
     whole = house.client.chat.completions.create(**asked, logprobs=True)  # type: ignore[call-overload]

@@ -154,3 +154,32 @@ def test_declaring_what_a_manifest_says_makes_the_same_identity(kind: str, model
     ).behaviour
     again = resolved(model_path, rope_scaling=RopeScaling.model_validate(first.rope_scaling)).behaviour
     assert again.digest == first.digest
+
+
+TOOLS_TEMPLATE = "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}<tool_call></tool_call>{{ messages }}"
+
+
+def test_the_format_of_calls_is_found_or_declared_and_part_of_the_behaviour(
+    model_path: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "tools.jinja").write_text(TOOLS_TEMPLATE)
+    own = resolved(model_path)
+    assert own.tool_format is None  # SmolLM2-135M's template does not show tools
+    assert "tool_format" not in own.behaviour.to_json()  # type: ignore[operator]
+    found = resolved(model_path, tmp_path, chat_template="tools.jinja")
+    assert found.behaviour.tool_format == "hermes"
+    other = resolved(model_path, tmp_path, chat_template="tools.jinja", tool_format="mistral")
+    off = resolved(model_path, tmp_path, chat_template="tools.jinja", tool_format="off")
+    assert off.tool_format is None
+    assert len({one.behaviour.digest for one in (own, found, other, off)}) == 4
+    assert resolved(model_path, tool_format="off").behaviour.digest == own.behaviour.digest
+    told = resolved(model_path, tool_format="smollm2")
+    assert told.tool_format is not None
+    assert told.behaviour.digest != own.behaviour.digest
+
+
+def test_a_format_that_the_template_does_not_show_is_refused(model_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        resolved(model_path, tool_format="hermes")
+    assert refused.value.param == "tool_format"
+    assert 'tool_format "smollm2"' in refused.value.message

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from datetime import datetime
@@ -118,6 +120,20 @@ def test_a_template_that_hangs_is_killed_and_the_others_go_on() -> None:
     assert len(refusals) == 3
     assert all("more than 1 seconds" in refusal for refusal in refusals)
     assert processes.render(greeting, messages) == "Hello Ann"
+    processes.close()
+
+
+def test_a_process_that_somebody_else_killed_is_replaced_unseen() -> None:
+    processes = TemplateProcesses()
+    template = ChatTemplate("Hello {{ messages[0].content }}")
+    messages = [{"role": "user", "content": "Ann"}]
+    assert processes.render(template, messages) == "Hello Ann"
+    children = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
+    ours = [one for one in children if b"template_child" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    assert ours
+    for child in ours:
+        os.kill(int(child), signal.SIGKILL)
+    assert processes.render(template, messages) == "Hello Ann"
     processes.close()
 
 

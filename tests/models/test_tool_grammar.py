@@ -12,6 +12,7 @@ import pytest
 from tiltyard.errors import InvalidRequest
 from tiltyard.models.grammar import Vocabulary
 from tiltyard.models.grammar_text import grammar_text
+from tiltyard.models.tool_calls import Schemas
 from tiltyard.models.tool_formats import BY_NAME, FORMATS
 from tiltyard.models.tool_grammar import form_with_calls
 from tiltyard.models.tool_parser import ToolParser
@@ -35,6 +36,10 @@ SAY = {
 def tool(name: str, parameters: object, *, strict: bool | None = None) -> Tool:
     function = {"name": name, "parameters": parameters, "strict": strict}
     return Tool.model_validate({"type": "function", "function": function})
+
+
+def schemas_of(use: ToolUse) -> Schemas:
+    return {one.function.name: one.parameters for one in use.callable}
 
 
 def walks(form: Structure, control: Mapping[str, int], count: int) -> Iterator[str]:
@@ -66,7 +71,7 @@ def test_whatever_a_forced_answer_says_is_read_as_calls(name: str, as_tokens: bo
     form = form_with_calls(rules, use, control, single=False)
     assert form is not None
     for text in walks(form, control, 12):
-        parser = ToolParser(rules, use.names, live=True)
+        parser = ToolParser(rules, schemas_of(use), live=True)
         pieces = [parser.push(character) for character in text] + [parser.finish()]
         assert "".join(piece.text for piece in pieces) == ""
         counts.add(parser.calls)
@@ -87,10 +92,38 @@ def test_single_means_one(name: str) -> None:
     use = ToolUse(tools=(tool("add", ADD),), choice="named", name="add")
     form = form_with_calls(rules, use, {}, single=True)
     assert form is not None
-    parser = ToolParser(rules, use.names)
+    parser = ToolParser(rules, schemas_of(use))
     parser.push(*walks(form, {}, 1))
     parser.finish()
     assert parser.calls == 1
+
+
+def test_values_in_tags_are_held_to_their_schemas_or_the_schema_is_refused() -> None:
+    rules = BY_NAME["qwen3-coder"]
+    held = {
+        "properties": {"s": {"type": "string", "enum": ["1", "</a>"]}, "n": {"type": "integer", "minimum": 3, "maximum": 5},
+                       "l": {"type": "array", "items": {"$ref": "#/$defs/one"}, "maxItems": 2}},
+        "required": ["n"], "$defs": {"one": {"enum": [1, "x"]}},
+    }  # fmt: skip
+    use = ToolUse(tools=(tool("add", held),), choice="required")
+    form = form_with_calls(rules, use, {}, single=True)
+    assert form is not None
+    for text in walks(form, {}, 8):
+        parser = ToolParser(rules, schemas_of(use))
+        (call,) = parser.push(text).calls + parser.finish().calls
+        value = orjson.loads(call.arguments)
+        assert 3 <= value.pop("n") <= 5
+        assert all(one in {1, "x"} for one in value.pop("l", []))
+        assert value.pop("s", "1") in {"1", "</a>"}
+        assert value == {}
+    for parameters in (
+        {"properties": {"s": {"type": "string", "pattern": "a+"}}},
+        {"properties": {"a>b": {}}},
+    ):
+        use = ToolUse(tools=(tool("add", parameters),), choice="required")
+        with pytest.raises(InvalidRequest) as refused:
+            form_with_calls(rules, use, {}, single=True)
+        assert (refused.value.param, refused.value.code) == ("tools", "grammar_refused")
 
 
 def test_calls_that_nobody_forces_are_held_only_where_a_function_is_strict() -> None:
@@ -98,6 +131,42 @@ def test_calls_that_nobody_forces_are_held_only_where_a_function_is_strict() -> 
     assert form_with_calls(BY_NAME["hermes"], lenient, {}, single=False) is None
     strict = ToolUse(tools=(tool("add", ADD, strict=True),), choice="auto")
     assert form_with_calls(BY_NAME["hermes"], strict, {}, single=False) is not None
+
+
+@pytest.mark.parametrize("name", [row.name for row in FORMATS])
+def test_text_around_calls_of_strict_functions_is_free_and_the_calls_are_right(name: str) -> None:
+    rules = BY_NAME[name]  # type: ignore[index]
+    use = ToolUse(tools=(tool("add", ADD, strict=True), tool("say", SAY)), choice="auto")
+    form = form_with_calls(rules, use, {}, single=False)
+    assert form is not None
+    right = {"hermes": '<tool_call>\n{"name": "add", "arguments": {"a": 7}}\n</tool_call>'}.get(name)
+    texts = ["", "Some text.", " {" if not rules.bare else " a{"]
+    if right is not None:
+        texts += [f"Well. {right}", f"{right}\n{right} And more."]
+    for text in texts:
+        assert taken(form, text) == (text, True)
+    if right is not None:
+        wrong = right.replace("7", "9")
+        assert taken(form, wrong)[0] == wrong[: wrong.index("9")]
+        other = right.replace('"add", "arguments": {"a": 7}', '"say", "arguments": {"any": 1}')
+        assert taken(form, other) == (other, True)  # not strict
+    if rules.bare:
+        assert taken(form, ' {"x": 1}')[0] == " "
+
+
+def taken(form: Structure, text: str) -> tuple[str, bool]:
+    """How much of a text may come, and whether the answer may end there."""
+    grammar = Vocabulary([*(bytes([b]) for b in range(256)), b"<end>"], [END], [END], 257).compile(
+        grammar_text(form)
+    )
+    state, mask = grammar.start(), np.zeros(9, np.uint32)
+    for at, byte in enumerate(text.encode()):
+        state.fill(mask)
+        if not mask[byte // 32] >> (byte % 32) & 1:
+            return text[:at], False
+        state.accept(byte)
+    state.fill(mask)
+    return text, bool(mask[END // 32] >> (END % 32) & 1)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from ledgers import Clock, denied, held, settle
 
+from real_redis import running_redis
 from tiltyard.errors import ConfigurationError
 from tiltyard.events.ids import new_id
 from tiltyard.router.ledger import Account, Ask, Hold, Used
@@ -114,6 +116,22 @@ async def test_replies_are_not_mixed_up_when_a_caller_leaves(redis_url: str, clo
             hold = done[number]
             assert isinstance(hold, Hold)
             assert await ledger.account(f"tenant-{number}") == Account(1, number, 0, 0)
+
+
+async def test_a_password_and_a_database_are_honoured(redis_url: str, clock: Clock, tmp_path: Path) -> None:
+    with running_redis(tmp_path, "--requirepass", "p@ss") as url:
+        place = url.removeprefix("redis://").removesuffix("/0")
+        right = RedisLedger(f"redis://:p%40ss@{place}/3", clock_us=clock)
+        wrong = RedisLedger(f"redis://:else@{place}/3", clock_us=clock)
+        elsewhere = RedisLedger(f"redis://:p%40ss@{place}/0", clock_us=clock)
+        await held(right, TenantTerms(), worst=5)
+        assert (await right.account("acme")).reserved_nano == 5
+        assert (await elsewhere.account("acme")).reserved_nano == 0
+        with pytest.raises(StoreUnreachable) as refused:
+            await wrong.account("acme")
+        assert "else" not in refused.value.message
+        for ledger in (right, wrong, elsewhere):
+            await ledger.aclose()
 
 
 @pytest.mark.parametrize("url", ["http://x", "redis:///0", "redis://h:port", "redis://h/name", "cache:6379"])

@@ -91,7 +91,11 @@ def test_a_wrong_value_is_refused_with_its_field_and_its_limit(
         ({"dry_multiplier": 0.8}, "dry_multiplier", "unsupported_parameter"),
         ({"use_beam_search": True}, "use_beam_search", "unsupported_parameter"),
         ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type", "unsupported_parameter"),
-        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice", "unsupported_parameter"),
+        (
+            {"tool_choice": {"type": "custom", "custom": {"name": "f"}}},
+            "tool_choice",
+            "unsupported_parameter",
+        ),
         ({"functions": [{"name": "f"}]}, "functions", "unsupported_parameter"),
         ({"function_call": "auto"}, "function_call", "unsupported_parameter"),
         (message(role="function"), "messages[0].role", "unsupported_parameter"),

@@ -77,6 +77,16 @@ def test_a_choice_means_what_openai_says(fields: Json, use: tuple[str, str | Non
     assert (None if read is None else (read.choice, read.name, read.parallel)) == use
 
 
+def test_some_of_the_tools_may_be_allowed() -> None:
+    sub = {"type": "function", "function": {"name": "sub"}}
+    allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "sub"}}]}
+    use = chat(tools=[ADD, sub], tool_choice={"type": "allowed_tools", "allowed_tools": allowed}).tool_use
+    assert use is not None
+    assert (use.choice, use.only, use.names) == ("required", ("sub",), {"sub"})
+    assert [tool.function.name for tool in use.tools] == ["add", "sub"]  # all are shown
+    assert ToolUse.from_json(use.to_json()) == use
+
+
 DEEP = json.loads('{"properties": {"a": ' * 40 + "{}" + "}}" * 40)
 
 
@@ -84,7 +94,7 @@ DEEP = json.loads('{"properties": {"a": ' * 40 + "{}" + "}}" * 40)
     ("fields", "param", "says"),
     [
         ({"tools": [{"type": "function"}]}, "tools[0].function", "required and missing"),
-        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", "a b"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", "it must be of the form ^[a-zA-Z0-9_.-]{1,64}$"),
         ({"tools": [{"type": "function", "function": {"name": "f", "pure": True}}]}, "tools[0].function.pure", "unknown"),
         ({"tools": [{"type": "function", "function": {"name": "f", "parameters": DEEP}}]},
          "tools[0].function.parameters", "64 levels"),
@@ -92,6 +102,10 @@ DEEP = json.loads('{"properties": {"a": ' * 40 + "{}" + "}}" * 40)
         ({"tools": [ADD] * 129}, "tools", "at most 128"),
         ({"tools": [ADD], "tool_choice": "always"}, "tool_choice", "none, auto, required or name a function"),
         ({"tools": [ADD], "tool_choice": {"type": "function"}}, "tool_choice", "a function of tools"),
+        ({"tools": [ADD], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}},
+         "tool_choice", "a function of tools"),
+        ({"tools": [ADD], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [
+            {"type": "function", "function": {"name": "sub"}}]}}}, "tool_choice", "not among tools"),
         ({"tools": [ADD], "parallel_tool_calls": 1}, "parallel_tool_calls", "true or false"),
         ({"tools": [ADD], "tool_choice": "required", "ignore_eos": True}, "ignore_eos", "forced call"),
         ({"messages": [{"role": "assistant", "content": None}]}, "messages[0].content", "null"),

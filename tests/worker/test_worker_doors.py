@@ -11,13 +11,17 @@ from typing import Any, cast
 import httpx2
 import orjson
 import pytest
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Message
 
 from tiltyard.engine.request import Queue, RequestClass
 from tiltyard.identity.manifest import DefaultSampling
 from tiltyard.wire.sse import DONE, SseParser
+from tiltyard.wire.tokens import TokenizeRequest
 from tiltyard.wire.worker import FinishedAnswer, WorkerStatus
+from tiltyard.worker import reading
 from tiltyard.worker.app import WorkerDoors
-from tiltyard.worker.host import ServedIdentity
+from tiltyard.worker.host import ModelHost, ServedIdentity
 from tiltyard.worker.service import MAX_STEP_AGE_S
 from toy_host import ToyWorker, listening, texts, toy_worker, until
 
@@ -87,7 +91,12 @@ async def test_a_chat_stream_has_openai_shape_and_ends_with_the_facts() -> None:
     # For the gateway, which takes them out: what came of an answer that never gets its last frame.
     assert [choice.pop("token_ids") for choice in choices] == [[72], [105], [33], [256]]
     assert choices == [
-        {"index": 0, "delta": {"role": "assistant", "content": "H"}, "logprobs": None, "finish_reason": None},
+        {
+            "index": 0,
+            "delta": {"role": "assistant", "content": "H", "refusal": None},
+            "logprobs": None,
+            "finish_reason": None,
+        },
         {"index": 0, "delta": {"content": "i"}, "logprobs": None, "finish_reason": None},
         {"index": 0, "delta": {"content": "!"}, "logprobs": None, "finish_reason": None},
         {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"},
@@ -233,6 +242,33 @@ async def test_a_generation_id_in_use_is_refused_and_disturbs_nobody() -> None:
         assert refused.status_code == 409
         worker.model.open()
         assert texts((await running).frames) == "abc"
+
+
+async def test_a_text_whose_reader_has_left_the_queue_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty texts of 4 MiB kept a core busy for minutes after their client had gone."""
+    read: list[str | None] = []
+
+    def ids(_host: ModelHost, _identity: ServedIdentity, asked: TokenizeRequest) -> list[int]:
+        read.append(asked.prompt)
+        return []
+
+    async def here() -> Message:
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    async def gone() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def body(request: Request) -> bytes:
+        return orjson.dumps({"model": "toy", "prompt": request.scope["prompt"]})
+
+    monkeypatch.setattr(reading, "_ids", ids)
+    async with toy_worker() as worker:
+        desk = reading.Reading(lambda: worker.service.host, body)
+        with pytest.raises(ClientDisconnect):
+            await desk.tokenize(Request({"type": "http", "prompt": "nobody waits"}, gone))
+        answer = await desk.tokenize(Request({"type": "http", "prompt": "somebody waits"}, here))
+    assert answer.status_code == 200
+    assert read == ["somebody waits"]
 
 
 async def test_a_worker_whose_step_hangs_is_not_ready() -> None:

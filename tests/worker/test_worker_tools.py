@@ -42,8 +42,8 @@ def chat(content: str = "go", **fields: object) -> Json:
 
 
 @asynccontextmanager
-async def toy(script: str) -> AsyncIterator[ToyWorker]:
-    async with toy_worker(script, template=TEMPLATE, tool_format="hermes", anchor="~") as worker:
+async def toy(script: str, tool_format: str = "hermes") -> AsyncIterator[ToyWorker]:
+    async with toy_worker(script, template=TEMPLATE, tool_format=tool_format, anchor="~") as worker:
         yield worker
 
 
@@ -122,7 +122,7 @@ async def test_the_deltas_of_a_call_are_shaped_as_openai_shapes_them() -> None:
     async with toy(CALL) as worker:
         frames = await stream(worker, chat())
     deltas = [choice["delta"] for frame in frames for choice in frame["choices"]]
-    assert deltas[0] == {"role": "assistant", "content": None}
+    assert deltas[0] == {"role": "assistant", "content": None, "refusal": None}
     (calls,) = [delta["tool_calls"] for delta in deltas if "tool_calls" in delta]
     (call,) = calls
     assert call.pop("id").startswith("call_")
@@ -194,6 +194,23 @@ async def test_forced_arguments_come_in_pieces() -> None:
         ] * (len(pieces) - 1)
         assert len(pieces) > 10
     assert joined(frames, 0)[0]["tool_calls"][0]["id"] != joined(frames, 1)[0]["tool_calls"][0]["id"]
+
+
+async def test_text_in_tags_comes_whole_forced_or_not() -> None:
+    mail = {"type": "function", "function": {"name": "mail", "parameters": {
+        "type": "object", "properties": {"to": {"type": "string"}, "copies": {"enum": [1, 2]}}, "required": ["to", "copies"],
+    }}}  # fmt: skip
+    values = '<parameter=to>\nAnn "and" <Bob>\n</parameter>\n<parameter=copies>\n2\n</parameter>\n'
+    async with toy(
+        f"<tool_call>\n<function=mail>\n{values}</function>\n</tool_call>", "qwen3-coder"
+    ) as worker:
+        for choice in ("auto", "required"):
+            message, end = await both(
+                worker, chat(tools=[mail], tool_choice=choice, parallel_tool_calls=False)
+            )
+            assert end == "tool_calls"
+            (call,) = message["tool_calls"]
+            assert orjson.loads(call["function"]["arguments"]) == {"to": 'Ann "and" <Bob>', "copies": 2}
 
 
 STRICT = {**ADD, "function": {**ADD["function"], "strict": True}}  # type: ignore[dict-item]

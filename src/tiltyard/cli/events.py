@@ -29,6 +29,8 @@ from tiltyard.events.schema import (
     IdentityRegistered,
     LeaderboardPublished,
     SubjectErased,
+    TenantSet,
+    TextsEmbedded,
     VoteCast,
     WorkerReady,
     WorkerStopped,
@@ -199,12 +201,18 @@ def _gist(data: EventData) -> str:
             return f"{', '.join(sorted(data.identities))} in {data.load_ms:.0f} ms"
         case WorkerStopped():
             return data.reason
+        case TextsEmbedded():
+            return f"{data.texts} texts by {data.identity}, {data.prompt_tokens} tokens"
         case ApiKeyIssued():
             return (
                 f"{data.credential} key of {data.tenant} for {', '.join(data.scopes)} {data.label}".rstrip()
             )
         case ApiKeyEnded():
             return data.reason
+        case TenantSet():
+            if data.terms is None:
+                return "as the file says"
+            return ", ".join(f"{key} = {value}" for key, value in data.terms.items()) or "no limits"
         case SubjectErased():
             return f"{data.keys_destroyed} keys destroyed: {data.reason}"
         case _:

@@ -16,6 +16,7 @@ VERBS = {
     "chat": "Talk to a model in the terminal.",
     "models": "Pull, list, show, compare, verify and measure models and identities.",
     "keys": "Make, list, rotate and revoke API keys.",
+    "tenants": "Show and set what each tenant may use.",
     "leaderboard": "Print the leaderboard that the votes give.",
     "events": "Read, verify and rebuild the event log.",
     "replay": "Make a recorded answer or battle again and compare it.",

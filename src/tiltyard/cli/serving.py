@@ -41,7 +41,7 @@ from tiltyard.gateway.connection import CarefulConnection
 from tiltyard.router.ledger import Ledger, MemoryLedger
 from tiltyard.router.redis_ledger import RedisLedger
 from tiltyard.router.router import Router
-from tiltyard.router.tenants import UNLIMITED
+from tiltyard.router.tenants import UNLIMITED, TenantTerms
 from tiltyard.wire.hosts import LOOPBACK_NAMES
 from tiltyard.wire.worker import WorkerSpec
 
@@ -168,7 +168,8 @@ async def serve_until_told(
                 gateway.state.answering,
             )
             serving = asyncio.create_task(server.serve(sockets=[listener]))
-            show_doors(settings, url, arena=pages is not None)
+            closed = server_settings.require_keys or bool(log.api_keys())
+            show_doors(settings, url, arena=pages is not None, closed=closed)
             await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
             say("draining: answers in flight may end (Ctrl-C again ends them now)")
             server.should_exit = True
@@ -195,8 +196,11 @@ def open_ledger(settings: Settings, log: EventLog) -> Ledger:
     if settings.limits_url is not None:
         return RedisLedger(settings.limits_url)
     ledger = MemoryLedger()
+    tenants = settings.file.tenants | {
+        name: TenantTerms.model_validate(table) for name, table in log.tenant_terms().items()
+    }
     for row in log.token_usage(since_us=ledger.month_began_us()):
-        terms = settings.file.tenants.get(row.tenant) or settings.file.tenants.get("default", UNLIMITED)
+        terms = tenants.get(row.tenant) or tenants.get("default", UNLIMITED)
         ledger.restore(row.tenant, row.day, terms.cost_nano(row.prompt_tokens, row.completion_tokens))
     return ledger
 
@@ -295,13 +299,14 @@ def show_workers(registry: Registry) -> None:
         say(f"  worker   {worker.name}: {', '.join(worker.identities)}")
 
 
-def show_doors(settings: Settings, url: str, *, arena: bool) -> None:
-    """Say where everything is."""
+def show_doors(settings: Settings, url: str, *, arena: bool, closed: bool) -> None:
+    """Say where everything is, and whether a key is needed."""
     model = next(iter(settings.file.aliases), None) or next(iter(settings.identities))
     if arena:
         say(f"  arena    {url}/")
         say(f"  board    {url}/leaderboard")
-    say(f'  OpenAI   {url}/v1  (model "{model}", any key)')
+    key = "a key of `tiltyard keys create`" if closed else "any key"
+    say(f'  OpenAI   {url}/v1  (model "{model}", {key})')
     say(f"  data     {settings.data_dir}")
     say("ready; Ctrl-C drains and ends")
 

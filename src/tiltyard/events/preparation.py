@@ -10,7 +10,14 @@ from tiltyard.errors import ConfigurationError
 from tiltyard.events.dialect import Database, SqliteDatabase
 from tiltyard.events.ids import new_id
 from tiltyard.events.master_key import MasterKey
-from tiltyard.events.tables import SCHEMA_VERSION, api_keys, key_info, keys_metadata, log_info, log_metadata
+from tiltyard.events.tables import (
+    SCHEMA_VERSION,
+    embeddings,
+    key_info,
+    keys_metadata,
+    log_info,
+    log_metadata,
+)
 
 
 def prepare_log(database: Database) -> str:
@@ -27,7 +34,7 @@ def prepare_log(database: Database) -> str:
                 ]
                 connection.execute(insert(log_info), rows)
         facts = _facts(database)
-    elif not database.has(api_keys):  # a log from before there were API keys
+    elif not database.has(embeddings):  # a log from before there were API keys and tenants
         database.create(log_metadata, append_only=("events", "seals"))
     if facts is None or facts.get("schema_version") != str(SCHEMA_VERSION):
         found = None if facts is None else facts.get("schema_version")

@@ -6,6 +6,7 @@ happened, happened; a vote for a battle that nobody opened is still in `votes`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
@@ -21,9 +22,20 @@ from tiltyard.events.schema import (
     BattleTurnStarted,
     GenerationFinished,
     IdentityRegistered,
+    TenantSet,
+    TextsEmbedded,
     VoteCast,
 )
-from tiltyard.events.tables import PROJECTIONS, api_keys, battles, generations, identities, votes
+from tiltyard.events.tables import (
+    PROJECTIONS,
+    api_keys,
+    battles,
+    embeddings,
+    generations,
+    identities,
+    tenant_terms,
+    votes,
+)
 
 Change = tuple[str, dict[str, object]]
 """The name of a statement in `_STATEMENTS` (its first word is the table), and its parameters."""
@@ -40,6 +52,9 @@ _STATEMENTS: MappingProxyType[str, Insert | Update | Delete] = MappingProxyType(
         "battle_voted": update(battles)
         .where(battles.c.battle == bindparam("of"))
         .values(choice=bindparam("chosen"), voted_us=bindparam("at_us")),
+        "embedding": insert(embeddings),
+        "tenant_unset": delete(tenant_terms).where(tenant_terms.c.tenant == bindparam("of")),
+        "tenant_set": insert(tenant_terms),
         "key": insert(api_keys),
         "key_revoked": update(api_keys)
         .where(api_keys.c.key == bindparam("of"))
@@ -162,6 +177,18 @@ def _changes(event: StoredEvent) -> Iterator[Change]:
                     "expires_us": data.expires_us,
                     "revoked_us": None,
                     "replaces": data.replaces,
+                },
+            )
+        case TextsEmbedded():
+            yield "embedding", common | {"tenant": event.tenant, "prompt_tokens": data.prompt_tokens}
+        case TenantSet():
+            yield "tenant_unset", {"of": data.tenant}
+            yield (
+                "tenant_set",
+                {
+                    "tenant": data.tenant,
+                    "sequence": event.sequence,
+                    "terms_json": None if data.terms is None else json.dumps(data.terms, sort_keys=True),
                 },
             )
         case ApiKeyEnded():

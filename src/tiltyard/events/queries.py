@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import Column, Connection, RowMapping, Select, func, select
+from pydantic import JsonValue
+from sqlalchemy import Column, Connection, RowMapping, Select, func, literal, select
 
 from tiltyard.errors import NotFound
 from tiltyard.events.dialect import Database
 from tiltyard.events.envelope import StoredEvent, parse_data
 from tiltyard.events.schema import Choice, Credential, EventData, GenerationFinished, IdentityRegistered
-from tiltyard.events.tables import api_keys, battles, events, generations, identities, key_uses, votes
+from tiltyard.events.tables import (
+    api_keys,
+    battles,
+    embeddings,
+    events,
+    generations,
+    identities,
+    key_uses,
+    tenant_terms,
+    votes,
+)
 
 PAGE_EVENTS = 500
 """Events fetched by one query; between pages no transaction is open, so a slow reader blocks nobody."""
@@ -256,31 +268,43 @@ class Queries:
             rows = connection.execute(query.order_by(api_keys.c.issued_us, api_keys.c.key)).mappings()
             return [ApiKeyRow(**{**row, "scopes": tuple(row["scopes"].split(","))}) for row in rows]
 
-    def api_keys_version(self) -> int:
-        """Return the sequence of the newest event about an API key, 0 when there is none."""
+    def tenant_terms(self) -> dict[str, dict[str, JsonValue]]:
+        """Return the terms of the tenants that have some in the log."""
+        query = select(tenant_terms.c.tenant, tenant_terms.c.terms_json)
         with self._database.reading() as connection:
-            return connection.execute(select(func.max(api_keys.c.sequence))).scalar() or 0
+            rows = connection.execute(query.where(tenant_terms.c.terms_json.is_not(None))).all()
+        return {row.tenant: json.loads(row.terms_json) for row in rows}
+
+    def access_version(self) -> int:
+        """Return the sequence of the newest event about an API key or a tenant's terms, 0 when there is none."""
+        newest = (
+            func.coalesce(func.max(column), 0) for column in (api_keys.c.sequence, tenant_terms.c.sequence)
+        )
+        with self._database.reading() as connection:
+            row = connection.execute(select(*(one.scalar_subquery() for one in map(select, newest)))).one()
+            return max(int(sequence) for sequence in row)
 
     def token_usage(self, *, since_us: int) -> list[TokenUsage]:
         """Return the tokens of each tenant and day of UTC from a time on (microseconds since 1970)."""
-        columns = generations.c
-        day = columns.time_us // DAY_US
-        query = (
-            select(columns.tenant, day, func.sum(columns.prompt_tokens), func.sum(columns.completion_tokens))
-            .where(columns.time_us >= since_us)
-            .group_by(columns.tenant, day)
-            .order_by(columns.tenant, day)
-        )
-        with self._database.reading() as connection:
-            return [
-                TokenUsage(
-                    tenant,
-                    datetime.fromtimestamp(number * DAY_US // 1_000_000, UTC).strftime("%Y%m%d"),
-                    int(prompt),
-                    int(completion),
-                )
-                for tenant, number, prompt, completion in connection.execute(query)
-            ]
+        found: dict[tuple[str, int], list[int]] = {}
+        for table, output in ((generations, generations.c.completion_tokens), (embeddings, literal(0))):
+            day = table.c.time_us // DAY_US
+            query = (
+                select(table.c.tenant, day, func.sum(table.c.prompt_tokens), func.sum(output))
+                .where(table.c.time_us >= since_us)
+                .group_by(table.c.tenant, day)
+            )
+            with self._database.reading() as connection:
+                for tenant, number, prompt_tokens, completion_tokens in connection.execute(query):
+                    sums = found.setdefault((tenant, number), [0, 0])
+                    sums[0] += int(prompt_tokens)
+                    sums[1] += int(completion_tokens)
+        return [
+            TokenUsage(
+                tenant, datetime.fromtimestamp(number * DAY_US // 1_000_000, UTC).strftime("%Y%m%d"), *sums
+            )
+            for (tenant, number), sums in sorted(found.items())
+        ]
 
     def identities(self) -> list[IdentityRegistered]:
         """Return every registration, oldest first; a name that was redefined occurs more than once."""

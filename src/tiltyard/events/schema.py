@@ -97,6 +97,8 @@ class ToolsRef(Frozen):
     """What the model was to do with them."""
     name: str | None = None
     """The function that had to be called, if one was named."""
+    only: tuple[str, ...] | None = None
+    """The functions that might be called, if not all."""
     parallel: bool
     """Whether more than one call might come."""
     digest: Digest
@@ -143,7 +145,8 @@ class GenerationFinished(EventData):
     api_key: str | None = None
     """Id of the API key that asked; `None` where none is needed."""
     prompt: ContentRef | None
-    """The request as served: messages or prompt, in canonical JSON."""
+    """The request as served: messages or prompt, in canonical JSON; beside them what a response told of its request
+    (`response`) and the digest of a request that brought a key (`idempotency`)."""
     response: ContentRef | None
     """`{"choices": [{"index", "text", "token_ids", "finish_reason"}]}` in canonical JSON; `message` where tools are called."""
     prompt_token_digest: Digest | None
@@ -210,6 +213,28 @@ class GenerationFinished(EventData):
     def unique_key(self) -> str | None:
         """One ending a generation."""
         return f"generation:{self.generation}"
+
+
+class TextsEmbedded(EventData):
+    """Written by the gateway once for each request for embeddings that was answered; the texts are kept nowhere."""
+
+    TYPE: ClassVar[str] = "tiltyard.texts.embedded.v1"
+    alias: str
+    """The model name that the client asked for."""
+    identity: str
+    """The identity name that it was resolved to."""
+    behaviour: Digest
+    """Behaviour digest of the identity that answered."""
+    worker: str
+    """Name of the worker process."""
+    api_key: str | None = None
+    """Id of the API key that asked; `None` where none is needed."""
+    texts: int
+    """How many."""
+    prompt_tokens: int
+    """Tokens of all texts."""
+    total_ms: float
+    """From arrival at the gateway to the end."""
 
 
 class Contestant(Frozen):
@@ -387,6 +412,16 @@ class ApiKeyEnded(EventData):
         return f"api-key-ended:{self.key}:{self.reason}"
 
 
+class TenantSet(EventData):
+    """Written by `tiltyard tenants` when a tenant's terms are set, or left to `tiltyard.toml` again."""
+
+    TYPE: ClassVar[str] = "tiltyard.tenant.set.v1"
+    tenant: str
+    """Name of the tenant; also the event's subject."""
+    terms: dict[str, JsonValue] | None
+    """As in `[tenants.NAME]`, which they replace as a whole; `None`: what the file says."""
+
+
 class WorkerReady(EventData):
     """Written by the fleet's owner when a worker answers ready."""
 
@@ -431,6 +466,7 @@ class Unrecognised(EventData):
 EVENT_TYPES: tuple[type[EventData], ...] = (
     IdentityRegistered,
     GenerationFinished,
+    TextsEmbedded,
     BattleOpened,
     BattleTurnStarted,
     BattleTurnFinished,
@@ -438,6 +474,7 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     LeaderboardPublished,
     ApiKeyIssued,
     ApiKeyEnded,
+    TenantSet,
     WorkerReady,
     WorkerStopped,
     SubjectErased,

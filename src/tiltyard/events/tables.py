@@ -143,7 +143,24 @@ api_keys = Table(
     Column("replaces", Text),
 )
 
-PROJECTIONS = (identities, generations, battles, votes, api_keys)
+tenant_terms = Table(
+    "tenant_terms",
+    log_metadata,
+    Column("tenant", Text, primary_key=True),
+    Column("sequence", BigInteger, nullable=False),
+    Column("terms_json", Text),  # NULL: what the file says
+)
+
+embeddings = Table(
+    "embeddings",
+    log_metadata,
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("time_us", BigInteger, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+)
+
+PROJECTIONS = (identities, generations, battles, votes, api_keys, tenant_terms, embeddings)
 
 # Seen, not told: written now and then, in nobody's way, and no event.
 

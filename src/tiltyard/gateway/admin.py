@@ -102,7 +102,7 @@ def admin_routes(door: Door) -> APIRouter:
     async def list_tenants() -> dict[str, object]:
         """Terms, and what is used and held now; of tenants with a table, a key, or a request since the start."""
         rows = await asyncio.to_thread(keys.listed)
-        names = {*door.gate.tenants, *(row.tenant for row in rows), *door.metrics.tenants}
+        names = {*door.gate.tenants, *keys.terms, *(row.tenant for row in rows), *door.metrics.tenants}
         return {"object": "list", "data": [await tenant(name) for name in sorted(names)]}
 
     async def tenant(name: str) -> dict[str, Json]:

@@ -73,6 +73,8 @@ async def answer(
         last = event_id_of(request)
         order = Order(door, asked, request, spoken)
         if last is not None:
+            if not asked.stream:
+                raise InvalidRequest("Last-Event-ID resumes streams; send stream: true", param="stream")
             return _resumed(door, last, taken)
         if asking is not None:
             return await _told(order, asking, request, taken.headers)
@@ -254,6 +256,7 @@ async def _carry_out(order: Order, telling: Telling) -> None:
     async with aclosing(order.frames(first, chunks, generation)) as frames:
         async for data in frames:
             _add_events(telling, data)
+            await telling.room()
     telling.broken = order.broke
 
 

@@ -29,6 +29,8 @@ from tiltyard.gateway.messages import message_routes
 from tiltyard.gateway.models import model_routes
 from tiltyard.gateway.openapi import describe
 from tiltyard.gateway.responses import response_routes
+from tiltyard.gateway.running import Running, running_routes
+from tiltyard.gateway.sessions import Sessions
 from tiltyard.gateway.telling import Tellings
 from tiltyard.gateway.tokens import token_routes
 from tiltyard.gateway.websocket import socket_routes
@@ -74,6 +76,8 @@ def create_gateway(
         metrics=metrics,
         max_body_bytes=max_body_bytes,
         unknown_fields=unknown_fields,
+        running=Running(),
+        sessions=Sessions(),
         tellings=Tellings(),
         answering=set(),
     )
@@ -116,6 +120,7 @@ def create_gateway(
         message_routes,
         embedding_routes,
         token_routes,
+        running_routes,
         model_routes,
         health_routes,
         socket_routes,

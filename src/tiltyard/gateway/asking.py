@@ -9,7 +9,9 @@ from tiltyard.client.failures import error_from_response
 from tiltyard.errors import Overloaded, Unavailable, UpstreamFailed
 from tiltyard.gateway.attempt import WorkerLost
 from tiltyard.gateway.caller import current_caller
+from tiltyard.gateway.charge import Charge
 from tiltyard.gateway.door import Door
+from tiltyard.router.ledger import Ask
 from tiltyard.router.router import Route
 from tiltyard.wire.phrasing import Chunk
 from tiltyard.wire.worker import HEADER_TENANT
@@ -18,11 +20,23 @@ from tiltyard.wire.worker import HEADER_TENANT
 async def ask(door: Door, path: str, body: Chunk) -> Chunk:
     """Post `body` to a worker that serves its `model`, and to another one if the first is gone or full.
 
-    Raises the worker's own error, `NotFound` for a model that does not exist, `Unavailable`, `WorkerLost`.
+    It costs nothing, and is one of the tenant's requests all the same: a long text keeps a core busy for seconds.
+    Raises the worker's own error, `NotFound` for a model that does not exist, `LimitReached`, `Unavailable`,
+    `WorkerLost`.
     """
-    current_caller().terms.check_model(str(body["model"]))
+    caller = current_caller()
+    caller.terms.check_model(str(body["model"]))
     identity = door.router.resolve(str(body["model"]))
     route = door.router.choose(identity)
+    charge = Charge(door.ledger, door.metrics, caller, Ask(0.0, 0))
+    await charge.reserve()
+    try:
+        return await _from_a_worker(door, identity, route, path, body)
+    finally:
+        await charge.settle(0, 0)
+
+
+async def _from_a_worker(door: Door, identity: str, route: Route, path: str, body: Chunk) -> Chunk:
     try:
         return await _ask(door, route, path, body)
     except (WorkerLost, Unavailable, Overloaded) as error:

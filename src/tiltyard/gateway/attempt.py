@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
@@ -23,6 +24,10 @@ class WorkerLost(UpstreamFailed):
     """The worker was not there, or went away before the answer was whole."""
 
     default_code = "worker_lost"
+
+
+class Stopped(Exception):
+    """Somebody who may do so has ended the answer, and it was not its client who left."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +59,32 @@ class Attempt:
         self.reached = False
         """Whether the worker may have begun: not when it refused the connection."""
         self.prompt = PromptFacts()
+        self._posting: asyncio.Future[aiohttp.ClientResponse] | None = None
+        self._response: aiohttp.ClientResponse | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End the answer now, wherever it is: `frames` raises `Stopped`."""
+        self._stopped = True
+        if self._response is not None:
+            self._response.close()
+        elif self._posting is not None:
+            self._posting.cancel()
 
     async def frames(self, body: bytes, headers: Mapping[str, str]) -> AsyncGenerator[Chunk, None]:
         """Send `body` and yield the frames as they come; closing the generator cancels the answer.
 
-        Raises `WorkerLost`, the worker's own error, or `UpstreamFailed` when it breaks the protocol.
+        Raises `WorkerLost`, the worker's own error, `UpstreamFailed` when it breaks the protocol, or `Stopped`.
         """
         name = self._route.worker.name
         self.reached = True
+        self._posting = asyncio.ensure_future(self._hop.post(self._url, body, headers))
         try:
-            response = await self._hop.post(self._url, body, headers)
+            response = self._response = await self._posting
+        except asyncio.CancelledError:
+            if self._stopped:
+                raise Stopped from None
+            raise
         except aiohttp.ClientConnectorError as error:
             self.reached = False
             raise WorkerLost(f"worker {name} does not accept connections") from error
@@ -80,9 +101,13 @@ class Attempt:
                         done = True
                     else:
                         yield self._parsed(event.data)
+            if not done and self._stopped:
+                raise Stopped
             if not done:
                 raise WorkerLost(f"worker {name} ended the stream in the middle of the answer")
         except aiohttp.ClientError as error:
+            if self._stopped:
+                raise Stopped from error
             raise self._failure(error) from error
         finally:
             response.close()  # in mid-answer: hangs up, so that the worker stops; after its end: nothing

@@ -37,7 +37,8 @@ class Caller:
         """The data subject under whose key words are kept: two tenants' users of one name are two people."""
         if user is None:
             return self.tenant
-        return user if self.tenant == DEFAULT_TENANT else f"{self.tenant}:{user}"
+        # Bare only where there are no keys, and so no other tenant whose name a user's could begin with.
+        return user if self.tenant == DEFAULT_TENANT and self.key is None else f"{self.tenant}:{user}"
 
 
 CALLER: ContextVar[Caller] = ContextVar("tiltyard_caller")

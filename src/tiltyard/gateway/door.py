@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from tiltyard.events.log import EventLog
 from tiltyard.gateway.gate import Gate
 from tiltyard.gateway.hop import Hop
+from tiltyard.gateway.running import Running
+from tiltyard.gateway.sessions import Sessions
 from tiltyard.gateway.telling import Tellings
 from tiltyard.router.ledger import Ledger
 from tiltyard.router.router import Router
@@ -31,6 +33,10 @@ class Door:
     max_body_bytes: int
     unknown_fields: UnknownFields
     """Whether a field that we do not know is refused or dropped, where a request does not say."""
+    running: Running
+    """The answers under way."""
+    sessions: Sessions
+    """Conversations on WebSockets that have a name."""
     tellings: Tellings
     """Answers that outlive their connection."""
     answering: set[asyncio.Task[None]]

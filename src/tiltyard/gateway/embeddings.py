@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from typing import NamedTuple
 
 import aiohttp
 import orjson
@@ -12,6 +14,7 @@ from starlette.responses import Response
 
 from tiltyard.client.failures import error_from_response
 from tiltyard.errors import Overloaded, Unavailable
+from tiltyard.events.schema import TextsEmbedded
 from tiltyard.gateway.attempt import WorkerLost
 from tiltyard.gateway.body import while_connected
 from tiltyard.gateway.caller import current_caller
@@ -27,6 +30,7 @@ from tiltyard.wire.terms import ServiceTerms
 from tiltyard.wire.worker import HEADER_IDENTITY, HEADER_TENANT
 
 CHARACTERS_A_TOKEN = 4
+SOURCE = "tiltyard/gateway"
 
 
 def embedding_routes(door: Door) -> APIRouter:
@@ -40,7 +44,7 @@ def embedding_routes(door: Door) -> APIRouter:
         response_class=Response,
     )
     async def embeddings(request: Request) -> Response:
-        """One vector of length 1 for each text; nothing is generated, so nothing is recorded."""
+        """One vector of length 1 for each text; the event has their number and tokens, and no words."""
         began = time.perf_counter()
         terms = ServiceTerms.read(request.headers)
         asked, headers, _ = await take(door, request, embeddings_request)
@@ -66,18 +70,55 @@ async def _charged(door: Door, asked: EmbeddingsRequest, terms: ServiceTerms, be
     ask = Ask(caller.terms.weight(_estimated_tokens(asked), 0), caller.terms.cost_nano(most, 0))
     charge = Charge(door.ledger, door.metrics, caller, ask)
     await charge.reserve()
-    prompt_tokens = 0
+    recording: asyncio.Future[None] | None = None
     try:
-        response = await _from_a_worker(door, asked, terms, began, route)
-        prompt_tokens = orjson.loads(response.body)["usage"]["prompt_tokens"]
+        embedded = await _from_a_worker(door, asked, terms, began, route)
+        recording = asyncio.ensure_future(_record(door, charge, asked, embedded, began))
+        # Shielded: a client that hangs up just now must not leave half of it behind.
+        await asyncio.shield(recording)
     finally:
-        await charge.settle(prompt_tokens, 0)
-    return response
+        if recording is None:
+            await charge.settle(0, 0)
+    return Response(
+        embedded.body,
+        headers={HEADER_IDENTITY: embedded.route.identity.behaviour},
+        media_type="application/json",
+    )
+
+
+class Embedded(NamedTuple):
+    """What a worker answered, and which."""
+
+    body: bytes
+    route: Route
+
+
+async def _record(
+    door: Door, charge: Charge, asked: EmbeddingsRequest, embedded: Embedded, began: float
+) -> None:
+    """Append the event and bill what it says."""
+    identity, caller = embedded.route.identity, current_caller()
+    billed = 0
+    try:
+        event = TextsEmbedded(
+            alias=asked.model,
+            identity=identity.name,
+            behaviour=identity.behaviour,
+            worker=embedded.route.worker.name,
+            api_key=caller.key,
+            texts=len(asked.input),
+            prompt_tokens=orjson.loads(embedded.body)["usage"]["prompt_tokens"],
+            total_ms=(time.perf_counter() - began) * 1000,
+        )
+        await door.log.append(event, subject=identity.name, tenant=caller.tenant, source=SOURCE)
+        billed = event.prompt_tokens
+    finally:
+        await charge.settle(billed, 0)
 
 
 async def _from_a_worker(
     door: Door, asked: EmbeddingsRequest, terms: ServiceTerms, began: float, route: Route
-) -> Response:
+) -> Embedded:
     """Ask a worker, and another one if the first is gone or takes nothing more."""
     identity = route.identity.name
 
@@ -105,7 +146,7 @@ def _estimated_tokens(asked: EmbeddingsRequest) -> int:
     return sum(len(t) // CHARACTERS_A_TOKEN + 1 if isinstance(t, str) else len(t) for t in asked.input)
 
 
-async def _ask(door: Door, asked: EmbeddingsRequest, route: Route, headers: dict[str, str]) -> Response:
+async def _ask(door: Door, asked: EmbeddingsRequest, route: Route, headers: dict[str, str]) -> Embedded:
     with door.router.lease(route.worker.name, _estimated_tokens(asked)):
         try:
             answer = await door.hop.post(
@@ -117,4 +158,4 @@ async def _ask(door: Door, asked: EmbeddingsRequest, route: Route, headers: dict
             raise WorkerLost(f"worker {route.worker.name} went away in the middle of the request") from error
     if answer.status != 200:
         raise error_from_response(answer.status, answer.headers, body)
-    return Response(body, headers={HEADER_IDENTITY: route.identity.behaviour}, media_type="application/json")
+    return Embedded(body, route)

@@ -42,8 +42,11 @@ class Gate:
         """For this process's own arena; drawn at each start, kept nowhere."""
 
     def terms_of(self, tenant: str) -> TenantTerms:
-        """The terms of a tenant; those of `default` hold for who has none of its own."""
-        return self.tenants.get(tenant) or self.tenants.get(DEFAULT_TENANT, UNLIMITED)
+        """The terms of a tenant, the log's before the file's; those of `default` hold for who has none of its own."""
+        for name in (tenant, DEFAULT_TENANT):
+            if (terms := self.keys.terms.get(name) or self.tenants.get(name)) is not None:
+                return terms
+        return UNLIMITED
 
     async def closed(self) -> bool:
         """Whether a key is needed."""

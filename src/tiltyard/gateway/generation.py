@@ -6,8 +6,9 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
+from functools import cached_property
 from typing import cast
 
 import orjson
@@ -24,7 +25,7 @@ from tiltyard.errors import (
 from tiltyard.events.ids import new_generation_id
 from tiltyard.events.schema import FinishReason, GenerationFinished
 from tiltyard.events.vault import NewContent
-from tiltyard.gateway.attempt import Attempt, WorkerLost
+from tiltyard.gateway.attempt import Attempt, Stopped, WorkerLost
 from tiltyard.gateway.caller import current_caller
 from tiltyard.gateway.charge import Charge
 from tiltyard.gateway.collect import ENDPOINT_OF, Collected, Endpoint, Kind, whole_answer
@@ -46,6 +47,8 @@ GUESSED_ANSWER_TOKENS = 256
 CHARACTERS_A_TOKEN = 4
 TEMPLATE_TOKENS = 1024
 """More than any template known to us adds to a conversation."""
+TOOLS_TOKENS = 2_048
+"""More than any template known to us says of how to call, beside the tools themselves: characters, even."""
 
 _logger = logging.getLogger(__name__)
 
@@ -146,7 +149,10 @@ class Generation:
         await self._charge.reserve()
         end: FinishReason = "failed"
         error: str | None = "internal_error"
-        with door.metrics.in_flight.labels(self._label).track_inprogress():
+        with (
+            door.metrics.in_flight.labels(self._label).track_inprogress(),
+            door.running.having(self._caller.tenant, self.id, self.stop),
+        ):
             try:
                 async with aclosing(self._relay()) as frames:
                     async for chunk in frames:
@@ -158,6 +164,11 @@ class Generation:
                         f"worker {self._route.worker.name} ended the answer without its facts",
                         code="stream_unreadable",
                     )
+            except Stopped:
+                end, error = "cancelled", None
+                await self._record(end, error)
+                for chunk in self._cut_off():
+                    yield chunk
             except TiltyardError as failure:
                 if isinstance(
                     failure, StorageFailed
@@ -171,18 +182,36 @@ class Generation:
                 end, error = "cancelled", None
                 raise
             finally:
-                try:
-                    if self._attempt.reached or self._reached_before:
-                        await self._record(end, error)
-                finally:
-                    await self._charge.settle(0, 0)  # unless its record has billed it
+                if self._attempt.reached or self._reached_before:
+                    await self._record(end, error)
+                else:
+                    await self._charge.settle(0, 0)
+
+    def stop(self) -> None:
+        """End the answer with what there is: its last frames say `cancelled`, with usage."""
+        self._attempt.stop()
+
+    def _cut_off(self) -> Iterator[Chunk]:
+        """The last frames of an answer that was stopped."""
+        open_choices = [choice for choice in self.collected.choices if choice.finish_reason is None]
+        name = "chat.completion.chunk" if self.kind == "chat" else "text_completion"
+        nothing: Chunk = {"delta": {}} if self.kind == "chat" else {"text": ""}
+        choices: list[Json] = []
+        for choice in open_choices:
+            choice.finish_reason = "cancelled"
+            choices.append({"index": choice.index, **nothing, "logprobs": None, "finish_reason": "cancelled"})
+        usage = cast(Json, self.usage)
+        if choices:
+            told: Chunk = {"usage": None} if self.request.include_usage else {}
+            yield {**self._head, "object": name, "choices": choices, **told}
+        yield {**self._head, "object": name, "choices": [], "usage": usage}
 
     async def whole(self) -> Chunk:
         """Wait for the end and return the answer of a request that is not streamed."""
         async with aclosing(self.chunks()) as chunks:
             async for _ in chunks:
                 pass
-        return whole_answer(self.collected, self.kind, self._head, self.collected.usage or {})
+        return whole_answer(self.collected, self.kind, self._head, cast(Mapping[str, Json], self.usage))
 
     @property
     def _head(self) -> Chunk:
@@ -205,7 +234,9 @@ class Generation:
                 ) as lease:
                     self._reached_before |= self._attempt.reached
                     self._attempt = Attempt(self._door.hop, self._route, self.kind)
-                    async with aclosing(self._attempt.frames(*self._for_worker())) as frames:
+                    async with aclosing(
+                        self._attempt.frames(self._body, self._headers_for_worker())
+                    ) as frames:
                         async for chunk in frames:
                             begun = True
                             yield self._dressed(chunk, lease)
@@ -222,16 +253,19 @@ class Generation:
             self._route = self._door.router.choose(self.identity_name, without=tried)
             self._door.metrics.retries.inc()
 
-    def _for_worker(self) -> tuple[bytes, dict[str, str]]:
-        """Body and headers for the worker of the present route."""
-        body = self.request.to_worker(identity=self._route.identity.name, seed=self.seed)
-        headers = {
+    @cached_property
+    def _body(self) -> bytes:
+        """What every worker of the identity is asked."""
+        return orjson.dumps(self.request.to_worker(identity=self.identity_name, seed=self.seed))
+
+    def _headers_for_worker(self) -> dict[str, str]:
+        """The terms count from when the worker is asked."""
+        return {
             "content-type": "application/json",
             HEADER_GENERATION: self.id,
             HEADER_TENANT: self._caller.tenant,
             **self._terms.headers(elapsed_ms=self._elapsed_ms()),
         }
-        return orjson.dumps(body), headers
 
     def _dressed(self, chunk: Chunk, lease: Lease) -> Chunk:
         """Note the frame, and make it the client's: our ids, the usage as OpenAI places it."""
@@ -258,6 +292,18 @@ class Generation:
         await asyncio.shield(self._recording)
 
     async def _append(self, finish: FinishReason, error: str | None) -> None:
+        """Append the event and bill what it says, before the client can know of the end and ask again.
+
+        What could not be recorded is not billed: the sum of the events is the sum of the bills.
+        """
+        billed = (0, 0)
+        try:
+            event = await self._appended(finish, error)
+            billed = (event.prompt_tokens, event.completion_tokens)
+        finally:
+            await self._charge.settle(*billed)
+
+    async def _appended(self, finish: FinishReason, error: str | None) -> GenerationFinished:
         ending = Ending(finish, error, self._elapsed_ms(), self._first_token_ms)
         asked = Asked(
             self.id,
@@ -284,8 +330,7 @@ class Generation:
             traceparent=self._traceparent,
             contents=contents,
         )
-        # Billed is what is recorded, and before the client can know of the end and ask again.
-        await self._charge.settle(event.prompt_tokens, event.completion_tokens)
+        return event
 
     def _encrypted(self, words: Json) -> tuple[NewContent, NewContent]:
         log, subject = self._door.log, self._caller.subject(self.request.user)
@@ -330,7 +375,9 @@ class Generation:
         output = request.n * min(sampling.max_tokens or limit, limit)
         # A token has at least one byte; around the client's words stand the template's and the identity's own.
         own = len((identity.declaration.system_prompt or "").encode()) + TEMPLATE_TOKENS
-        prompt = min(len(self._for_worker()[0]) + own, limit)
+        if isinstance(request, ChatCompletionRequest) and request.tool_use is not None:
+            own += TOOLS_TOKENS
+        prompt = min(len(self._body) + own, limit)
         return Ask(
             tokens=terms.weight(
                 self._estimated_prompt_tokens(), request.n * (request.answer_tokens or GUESSED_ANSWER_TOKENS)
@@ -344,7 +391,10 @@ class Generation:
     def _estimated_prompt_tokens(self) -> int:
         request = self.request
         if isinstance(request, ChatCompletionRequest):
-            return sum(len(message.content or "") for message in request.messages) // CHARACTERS_A_TOKEN
+            tools = 0 if request.tool_use is None else len(request.tool_use.to_json())
+            return (
+                tools + sum(len(message.content or "") for message in request.messages)
+            ) // CHARACTERS_A_TOKEN
         text = isinstance(request.prompt, str)
         return len(request.prompt) // CHARACTERS_A_TOKEN if text else len(request.prompt)
 

@@ -21,8 +21,9 @@ from typing import Literal, NamedTuple, TypeAlias, cast, get_args
 from tiltyard.errors import Conflict, InvalidRequest, NotFound, StorageFailed
 from tiltyard.events.log import EventLog
 from tiltyard.events.queries import ApiKeyRow
-from tiltyard.events.schema import ApiKeyEnded, ApiKeyIssued, Credential
+from tiltyard.events.schema import ApiKeyEnded, ApiKeyIssued, Credential, TenantSet
 from tiltyard.identity.canonical import Json
+from tiltyard.router.tenants import TenantTerms
 
 Scope: TypeAlias = Literal["inference", "evaluate", "vote", "release", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -61,6 +62,8 @@ class KeyRing:
         self._now_us = now_us
         self._monotonic = monotonic
         self._keys: dict[str, ApiKeyRow] = {}
+        self.terms: dict[str, TenantTerms] = {}
+        """Of the tenants that have some in the log, as far as they are known."""
         self._version = -1
         self._checked_s = float("-inf")
         self._checking: asyncio.Task[None] | None = None
@@ -95,7 +98,13 @@ class KeyRing:
             raise Conflict(f"{key} has ended; make a new key instead of rotating it")
         lifetime = None if old.expires_us is None else old.expires_us - old.issued_us
         ended = ApiKeyEnded(key=key, at_us=now + round(overlap_s * 1e6), reason="rotated")
-        self._log.append_blocking(ended, subject=key, source=SOURCE, tenant=old.tenant)
+        try:
+            self._log.append_blocking(ended, subject=key, source=SOURCE, tenant=old.tenant)
+        except Conflict:  # the log takes such an event once
+            successor = next((row.key for row in self.listed() if row.replaces == key), "another key")
+            raise Conflict(
+                f"{key} was rotated before; rotate its successor {successor}, or make a new key"
+            ) from None
         return self._issue(
             old.tenant,
             old.scopes,
@@ -113,6 +122,14 @@ class KeyRing:
             self._log.append_blocking(ended, subject=key, source=SOURCE, tenant=row.tenant)
         self._checked_s = float("-inf")
         return self.get(key)
+
+    def set_terms(self, tenant: str, terms: TenantTerms | None) -> None:
+        """Set a tenant's terms, or leave them to `tiltyard.toml` again; every gateway on the log obeys. Blocks."""
+        _check_tenant(tenant)
+        told = None if terms is None else terms.model_dump(mode="json", exclude_unset=True)
+        event = TenantSet(tenant=tenant, terms=told)
+        self._log.append_blocking(event, subject=tenant, source=SOURCE, tenant=tenant)
+        self._checked_s = float("-inf")
 
     def listed(self) -> list[ApiKeyRow]:
         """Every key that was ever made, oldest first. Blocks."""
@@ -168,9 +185,11 @@ class KeyRing:
     async def _check(self) -> None:
         """Learn what has changed; requests that come together wait for one look.
 
-        Only a look that begins now will do: one under way may have missed what has been written since.
+        It must have begun `TRUSTED_S` ago at most when the request came: one under way may have missed what has been
+        written since. However slow the database is, the second look will do.
         """
-        while self._monotonic() - self._checked_s > TRUSTED_S:
+        oldest = self._monotonic() - TRUSTED_S
+        while self._checked_s < oldest:
             if self._checking is None:
                 self._checking = asyncio.create_task(self._look())
             looking = self._checking
@@ -179,10 +198,12 @@ class KeyRing:
     async def _look(self) -> None:
         try:
             began = self._monotonic()
-            version = await asyncio.to_thread(self._log.api_keys_version)
+            version = await asyncio.to_thread(self._log.access_version)
             if version != self._version:
                 rows = await asyncio.to_thread(self._log.api_keys)
                 self._keys = {row.key: row for row in rows}
+                terms = await asyncio.to_thread(self._log.tenant_terms)
+                self.terms = {name: TenantTerms.model_validate(table) for name, table in terms.items()}
                 self._version = version
             self._checked_s = began
         finally:
@@ -198,11 +219,7 @@ class KeyRing:
         expires_us: int | None,
         replaces: str | None,
     ) -> NewKey:
-        if not _NAME.fullmatch(tenant):
-            raise InvalidRequest(
-                f"tenant {tenant[:80]!r} is no name; use up to 64 letters, digits, '.', '_' and '-'",
-                param="tenant",
-            )
+        _check_tenant(tenant)
         if len(label) > 100 or not label.isprintable():
             raise InvalidRequest("label must be printable and at most 100 characters long", param="label")
         kept = _checked_scopes(scopes, credential)
@@ -244,6 +261,13 @@ def public(row: ApiKeyRow, now_us: int) -> dict[str, Json]:
         "last_used_us": row.last_used_us,
         "replaces": row.replaces,
     }
+
+
+def _check_tenant(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InvalidRequest(
+            f"tenant {name[:80]!r} is no name; use up to 64 letters, digits, '.', '_' and '-'", param="tenant"
+        )
 
 
 def _checked_scopes(scopes: Sequence[str], credential: Credential) -> tuple[Scope, ...]:

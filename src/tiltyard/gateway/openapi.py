@@ -47,6 +47,8 @@ _ANSWERS: Mapping[str, tuple[str, str | None]] = {
     "/v1/chat/completions": ("ChatCompletion", "chunks, then `[DONE]`"),
     "/v1/completions": ("Completion", "chunks, then `[DONE]`"),
     "/v1/responses": ("ResponseObject", "OpenAI's events"),
+    "/v1/responses/input_tokens": ("TokenCount", None),
+    "/v1/responses/{response}": ("ResponseObject", None),
     "/v1/messages": ("MessageObject", "Anthropic's events"),
     "/v1/messages/count_tokens": ("TokenCount", None),
     "/tokenize": ("Tokenized", None),
@@ -130,7 +132,14 @@ def _complete(path: str, method: str, operation: dict[str, object]) -> None:
         statuses += _WITH_BODY
     if "{" in path or path.startswith("/v1/admin"):
         statuses += (400, 404, 409)
-    if path in _ANSWERS or path == "/v1/embeddings":
+    if method == "get" and path in _ANSWERS:
+        schema, _ = _ANSWERS[path]
+        responses["200"] = {
+            "description": "the answer",
+            "content": {JSON: {"schema": {"$ref": COMPONENTS + schema}}},
+        }
+        statuses += (404, 410)
+    elif path in _ANSWERS or path == "/v1/embeddings":
         headers.append(_UNKNOWN_FIELDS)
         statuses += _OF_A_WORKER
         content: dict[str, Json] = {}

@@ -110,7 +110,7 @@ SHAPES: Mapping[str, Json] = {
         "properties": {
             "id": {"type": "string", "pattern": "^resp_[0-9a-f]{32}$"},
             "object": {"const": "response"},
-            "status": {"enum": ["completed", "incomplete", "cancelled"]},
+            "status": {"enum": ["completed", "incomplete", "cancelled", "failed"]},
             "output": {"type": "array", "items": {"type": "object"}},
             "usage": {"type": "object"},
         },

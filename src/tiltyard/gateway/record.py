@@ -123,6 +123,7 @@ def _tools(request: ChatCompletionRequest | CompletionRequest, engine: str | Non
         functions=tuple(ToolRef(name=t.function.name, side_effects=t.side_effects) for t in use.tools),
         choice=use.choice,
         name=use.name,
+        only=use.only,
         parallel=use.parallel,
         digest=use.digest,
         engine=engine,

@@ -10,7 +10,7 @@ from typing import cast
 
 import orjson
 
-from tiltyard.errors import Conflict
+from tiltyard.errors import Conflict, ContentMissing
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import GenerationFinished
 from tiltyard.gateway.telling import Asking, KeyReused
@@ -91,10 +91,14 @@ def _given(
             param="idempotency-key",
             code="answer_not_kept",
         )
+    return given_again(log, event, created=kept.get("created"), chat=isinstance(asked, ChatCompletionRequest))
+
+
+def given_again(log: EventLog, event: GenerationFinished, *, created: Json, chat: bool) -> Given:
+    """A recorded answer in the shape of a whole one; raises `ContentMissing` when its words are gone. Blocks."""
     if event.response is None:
-        raise AssertionError("the caller has looked")
+        raise ContentMissing(f"the words of {event.generation} were not to be kept")
     said = orjson.loads(log.read_content(event.response))["choices"]
-    chat = isinstance(asked, ChatCompletionRequest)
     choices: list[Json] = []
     for choice in said:
         body: dict[str, Json] = {"text": choice["text"]}
@@ -107,7 +111,7 @@ def _given(
     usage = usage_json(event.prompt_tokens, event.completion_tokens, event.cached_tokens)
     answer: Chunk = {
         "id": event.generation,
-        "created": kept.get("created"),
+        "created": created,
         "model": event.identity,
         "system_fingerprint": event.behaviour,
         "object": "chat.completion" if chat else "text_completion",
@@ -125,7 +129,7 @@ def as_chunks(answer: Chunk, *, include_usage: bool) -> list[Chunk]:
         rest = {name: member for name, member in choice.items() if name != "message"}
         if (message := choice.get("message")) is not None:
             said = cast(Mapping[str, Json], message)
-            delta = {name: member for name, member in said.items() if name != "refusal"}
+            delta = {**said}
             if calls := cast(Sequence[Mapping[str, Json]], said.get("tool_calls") or ()):
                 delta["tool_calls"] = [{"index": place, **call} for place, call in enumerate(calls)]
             rest["delta"] = delta

@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from starlette.responses import Response
 
@@ -18,8 +19,10 @@ from tiltyard.errors import InvalidRequest, NotFound, Overloaded
 
 _logger = logging.getLogger(__name__)
 
-MAX_TELLINGS = 256
+MAX_TELLINGS = 512
 """Most answers that are kept at once; with the bytes of each, the most memory that they take."""
+MAX_OF_TENANT = 128
+"""Most of them of one tenant, so that none can take them all."""
 MAX_BYTES = 1 << 20
 """Of one answer: older frames are forgotten beyond it."""
 KEEP_S = 120.0
@@ -77,6 +80,9 @@ class Telling:
         self._bytes = 0
         self._news = asyncio.Event()
         self._listeners = 0
+        self._places: list[list[int]] = []
+        """Where each listener is: the number of the last frame that it took."""
+        self._moved = asyncio.Event()
         self._lingering: asyncio.TimerHandle | None = None
 
     def begin(self, generation: str, headers: Mapping[str, str]) -> None:
@@ -105,7 +111,13 @@ class Telling:
         self._wake()
 
     def check_kept(self, last: int) -> None:
-        """Raise `StreamGone` if frames behind frame `last` were forgotten."""
+        """Raise `StreamGone` if frames behind frame `last` were forgotten, `InvalidRequest` if there is no such frame."""
+        if last >= self.next:
+            raise InvalidRequest(
+                f"Last-Event-ID names event {last} of {self.generation}, which has told {self.next} so far, numbered "
+                "from 0; send the id of the last one that came",
+                param="last-event-id",
+            )
         first = self.next - len(self._frames)
         if last + 1 < first:
             raise StreamGone(
@@ -114,15 +126,31 @@ class Telling:
 
     async def after(self, last: int) -> AsyncGenerator[bytes, None]:
         """The frames behind frame `last` (-1: all), as they come; raises `StreamGone` for what was forgotten."""
-        while True:
-            self.check_kept(last)
-            if last + 1 < self.next:
-                last += 1
-                yield self._frames[last - self.next + len(self._frames)]
-            elif self.ended:
+        place = [last]
+        self._places.append(place)
+        try:
+            while True:
+                self.check_kept(place[0])
+                if place[0] + 1 < self.next:
+                    place[0] += 1
+                    yield self._frames[place[0] - self.next + len(self._frames)]
+                    self._moved.set()
+                elif self.ended:
+                    return
+                else:
+                    await self._news.wait()
+        finally:
+            self._places.remove(place)
+            self._moved.set()
+
+    async def room(self) -> None:
+        """Wait while half of what is kept has not been taken by a listener who is there: it slows its own answer."""
+        while self._bytes > MAX_BYTES // 2 and self._places:
+            slowest = min(place[0] for place in self._places)
+            if sum(map(len, islice(reversed(self._frames), self.next - 1 - slowest))) <= MAX_BYTES // 2:
                 return
-            else:
-                await self._news.wait()
+            self._moved.clear()
+            await self._moved.wait()
 
     def listen(self) -> None:
         """Count a listener, who must `leave`."""
@@ -168,15 +196,19 @@ class Tellings:
     def start(self, asking: Asking, tell: Callable[[Telling], Awaitable[None]]) -> Telling:
         """Begin to tell an answer, in a task of its own; raises `Overloaded` when too many are being told."""
         self._forget()
-        if len(self._all) >= MAX_TELLINGS:
-            oldest = next((t for t in self._all if t.ended), None)
+        own = [telling for telling in self._all if telling.asking.tenant == asking.tenant]
+        for kept, most in ((own, MAX_OF_TENANT), (self._all, MAX_TELLINGS)):
+            if len(kept) < most:
+                continue
+            oldest = next((telling for telling in kept if telling.ended), None)
             if oldest is None:
                 raise Overloaded(
-                    f"{MAX_TELLINGS} answers that can be resumed are under way; try again in {RETRY_S:.0f} s, "
+                    f"{most} answers that can be resumed are under way; try again in {RETRY_S:.0f} s, "
                     "or without Idempotency-Key and x-tiltyard-resume-ms",
                     retry_after_s=RETRY_S,
                 )
             self._all.remove(oldest)
+            break
         telling = Telling(asking)
         self._all.append(telling)
         telling.task = asyncio.create_task(self._run(telling, tell))

@@ -17,15 +17,18 @@ from tiltyard.gateway.caller import current_caller
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.errors import BodyTooLarge
 from tiltyard.gateway.generation import Generation
+from tiltyard.gateway.sessions import Session
 from tiltyard.gateway.trace import traceparent_of
 from tiltyard.identity.canonical import Json
+from tiltyard.wire.leniency import read_leniently, rule_of
 from tiltyard.wire.openai import ChatCompletionRequest, chat_request
-from tiltyard.wire.problems import parse_object
+from tiltyard.wire.problems import parse_object, shown
+from tiltyard.wire.renaming import rename
 from tiltyard.wire.terms import ServiceTerms
 
 _logger = logging.getLogger(__name__)
 
-OWN_FIELDS = frozenset({"type", "content", "messages"})
+OWN_FIELDS = frozenset({"type", "session", "content", "prompt", "messages"})
 NOT_HERE = ("stream", "stream_options", "n")
 """Fields that have no meaning on the socket: every turn is one streamed answer with its usage."""
 
@@ -44,13 +47,13 @@ def socket_routes(door: Door) -> APIRouter:
 
 
 class Conversation:
-    """One socket: its messages so far, and the answer that is being given, if any."""
+    """One socket: its conversation, or those that it names, and the answer that is being given, if any."""
 
     def __init__(self, door: Door, socket: WebSocket) -> None:
         self._door = door
         self._socket = socket
-        self._messages: list[Json] = []
-        self._model: Json = None
+        self._own = Session()
+        """The conversation without a name, which ends with the socket."""
         self._answering: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -80,7 +83,7 @@ class Conversation:
                 f"the frame has {len(text):,} bytes; at most {self._door.max_body_bytes:,} are read"
             )
         message = parse_object(text)
-        match message.get("type"):
+        match message.get("type", "turn"):
             case "cancel":
                 await self._cancel()
             case "turn":
@@ -88,68 +91,76 @@ class Conversation:
                     raise Conflict("an answer is being given; wait for its done frame or send a cancel")
                 await self._start(message)
             case other:
-                raise InvalidRequest(f"type is {other!r}; it must be 'turn' or 'cancel'", param="type")
+                raise InvalidRequest(f"type is {shown(other)}; it must be 'turn' or 'cancel'", param="type")
 
     async def _start(self, turn: Mapping[str, Json]) -> None:
         await self._door.gate.renew(current_caller())  # the socket may be older than the end of its key
-        request = self._request(turn)
+        session = self._own
+        if (name := turn.get("session")) is not None:
+            session = self._door.sessions.named(current_caller().tenant, name)
+        request, dropped = self._request(session, turn)
         generation = Generation(
             self._door,
             request,
             traceparent=traceparent_of(self._socket),
             terms=ServiceTerms.read(self._socket.headers, request.service_tier),
         )
-        self._model = request.model
-        self._messages = [message.to_json() for message in request.messages]
-        self._answering = asyncio.create_task(self._answer(generation))
+        session.begin([message.to_json() for message in request.messages], request.model)
+        self._answering = asyncio.create_task(self._answer(generation, session, dropped))
         self._door.answering.add(self._answering)
         self._answering.add_done_callback(self._door.answering.discard)
         await asyncio.sleep(0)  # let it take its first step: a task cancelled before that would end unseen
 
-    def _request(self, turn: Mapping[str, Json]) -> ChatCompletionRequest:
-        """The turn as a chat request: the conversation so far with the new content, or new messages."""
+    def _request(
+        self, session: Session, turn: Mapping[str, Json]
+    ) -> tuple[ChatCompletionRequest, tuple[str, ...]]:
+        """The turn as a chat request: the conversation so far with the new content, or new messages.
+
+        And the fields that were dropped for it, where the rule says so.
+        """
         for name in NOT_HERE:
             if name in turn:
                 raise InvalidRequest(f"{name} has no meaning on this socket; remove it", param=name)
-        content, messages = turn.get("content"), turn.get("messages")
-        if (content is None) == (messages is None):
+        words = [name for name in ("content", "prompt", "messages") if turn.get(name) is not None]
+        if len(words) != 1:
             raise InvalidRequest(
-                "a turn needs either content (the next message) or messages (a whole conversation)",
+                "a turn needs either content (the next message; prompt means the same) or messages (a whole "
+                "conversation)",
                 param="content",
             )
+        content, messages = turn.get(words[0]), turn.get("messages")
         body = {name: value for name, value in turn.items() if name not in OWN_FIELDS}
-        if body.get("model") is None and self._model is not None:
-            body["model"] = self._model
+        if body.get("model") is None and session.model is not None:
+            body["model"] = session.model
         if messages is None:
-            messages = [*self._messages, {"role": "user", "content": content}]
+            messages = [*session.messages, {"role": "user", "content": content}]
+        body |= {"messages": messages, "stream": True, "stream_options": {"include_usage": True}}
+        rule = rule_of(self._socket.headers, self._door.unknown_fields)
         try:
-            return chat_request(
-                {**body, "messages": messages, "stream": True, "stream_options": {"include_usage": True}}
-            )
+            return read_leniently(chat_request, body) if rule == "drop" else (chat_request(body), ())
         except InvalidRequest as error:
-            place = f"messages[{len(self._messages)}].content"
-            if content is None or error.param != place:
-                raise
-            message = error.message.replace(place, "content")
-            raise InvalidRequest(message, param="content", code=error.code) from error
+            if words[0] != "messages":
+                rename(error, {f"messages[{len(session.messages)}].content": words[0]})
+            raise
 
-    async def _answer(self, generation: Generation) -> None:
+    async def _answer(self, generation: Generation, session: Session, dropped: tuple[str, ...]) -> None:
         """Stream one answer; an answer that was stopped stays in the conversation as far as it came."""
         choice = generation.collected.choices[0]
+        named = _named(session)
         try:
             async with aclosing(generation.chunks()) as chunks:
                 async for chunk in chunks:
                     for piece in cast(list[dict[str, dict[str, Json]]], chunk["choices"]):
                         if text := piece["delta"].get("content"):
-                            await self._send({"type": "delta", "content": text})
+                            await self._send({**named, "type": "delta", "content": text})
                         if calls := piece["delta"].get("tool_calls"):
-                            await self._send({"type": "delta", "tool_calls": calls})
+                            await self._send({**named, "type": "delta", "tool_calls": calls})
         except asyncio.CancelledError:
             # Only `_cancel` cancels this task, and it waits for it: the client asked, or is gone.
-            await self._finish(generation, "cancelled")
+            await self._finish(generation, session, "cancelled", dropped)
         except TiltyardError as error:
-            self._messages.pop()  # the question that got no answer; the client may ask it again
-            await self._send_error(error, generation.id)
+            session.undo()
+            await self._send_error(error, generation, session)
         except (WebSocketDisconnect, OSError):
             pass  # the client is gone; leaving the block has cancelled and recorded the answer
         except Exception:
@@ -157,16 +168,24 @@ class Conversation:
             _logger.exception("generation %s broke on its socket", generation.id)
             await self._socket.close(1011, "an unexpected error; the server's log has the details")
         else:
-            await self._finish(generation, choice.finish_reason)
+            await self._finish(generation, session, choice.finish_reason, dropped)
+        finally:
+            session.busy = False
 
-    async def _finish(self, generation: Generation, finish_reason: Json) -> None:
-        collected = generation.collected
-        self._messages.append(collected.choices[0].message)
+    async def _finish(
+        self, generation: Generation, session: Session, finish_reason: Json, dropped: tuple[str, ...]
+    ) -> None:
+        session.answered(generation.collected.choices[0].message)
+        if session.name is not None:
+            self._door.sessions.measure(current_caller().tenant, session)
         await self._send(
             {
+                **_named(session),
                 "type": "done",
+                "turn": session.turns,
+                **({"dropped_fields": dropped} if dropped else {}),
                 "finish_reason": finish_reason,
-                "usage": collected.usage,
+                "usage": cast(Json, generation.usage),
                 "model": generation.identity_name,
                 "identity": generation.behaviour,
                 "generation": generation.id,
@@ -182,7 +201,19 @@ class Conversation:
     async def _send(self, message: Mapping[str, Json]) -> None:
         await self._socket.send_text(orjson.dumps(message).decode())
 
-    async def _send_error(self, error: TiltyardError, generation: str | None = None) -> None:
+    async def _send_error(
+        self, error: TiltyardError, generation: Generation | None = None, session: Session | None = None
+    ) -> None:
         self._door.metrics.errors.labels(error.code).inc()
         body = cast(Mapping[str, Json], to_http(error)[2]["error"])
-        await self._send({"type": "error", "generation": generation, "error": body})
+        frame: dict[str, Json] = {"type": "error", "generation": None, "error": body}
+        if generation is not None:
+            frame["generation"] = generation.id
+            if generation.ran:
+                frame["usage"] = cast(Json, generation.usage)
+        await self._send(frame if session is None else {**_named(session), **frame})
+
+
+def _named(session: Session) -> dict[str, Json]:
+    """What every frame of a named conversation says."""
+    return {} if session.name is None else {"session": session.name}

@@ -8,7 +8,17 @@ from tiltyard.identity.manifest import DefaultSampling, Frozen
 from tiltyard.identity.rope import RopeScaling
 
 ToolFormatName = Literal[
-    "hermes", "smollm2", "llama3", "mistral", "mistral-args", "tool-calls", "nemotron", "granite", "cohere"
+    "hermes",
+    "smollm2",
+    "qwen3-coder",
+    "xlam",
+    "llama3",
+    "mistral",
+    "mistral-args",
+    "tool-calls",
+    "nemotron",
+    "granite",
+    "cohere",
 ]
 """How models write calls of tools (`models/tool_formats.py`)."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 import orjson
@@ -21,7 +22,7 @@ _Expect = Literal["value", "value or end", "key", "key or end", "colon", "comma 
 
 
 class ObjectScan:
-    """An object that begins with the first character fed.
+    """An object that begins with the first character fed; of the outermost one, only `names` may be members.
 
     >>> scan = ObjectScan()
     >>> scan.feed('{"a": {"b": 1}} rest')
@@ -30,7 +31,8 @@ class ObjectScan:
     (True, (6, 14))
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names: Collection[str] | None = None) -> None:
+        self._names = names
         self.length = 0
         """Characters taken."""
         self.done = False
@@ -131,6 +133,8 @@ class ObjectScan:
         if not self._open and character != "{":
             return self._wrong()
         if len(self._open) == 1:
+            if self._names is not None and self._key not in self._names:
+                return self._wrong()
             self.members[self._key] = (at, None)
         if character in "{[":
             self._open.append(character)

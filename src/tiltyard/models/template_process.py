@@ -74,10 +74,14 @@ class TemplateProcesses:
         child = self._take()
         try:
             answer = child.render(template, context, now, self._render_s)
+            if answer is None:  # something else ended it, which is not the template's fault, once
+                answer = child.render(template, context, now, self._render_s)
+        except _Overdue:
+            raise refused_by_template(f"it takes more than {self._render_s:g} seconds") from None
         finally:
             self._idle.put(child)
         if answer is None:
-            raise refused_by_template(f"it takes more than {self._render_s:g} seconds or too much memory")
+            raise refused_by_template("the process that renders it does not survive it")
         if "refused" in answer:
             raise refused_by_template(str(answer["refused"]))
         return str(answer["text"])
@@ -94,6 +98,10 @@ class TemplateProcesses:
         return self._idle.get()
 
 
+class _Overdue(Exception):
+    """The time was up."""
+
+
 class _Child:
     """One process; started when it is needed, and again after it was killed."""
 
@@ -104,7 +112,7 @@ class _Child:
     def render(
         self, template: ChatTemplate, context: Mapping[str, object], now: datetime | None, timeout_s: float
     ) -> Mapping[str, Json] | None:
-        """The process's answer; `None` if it had to be killed."""
+        """The process's answer; `None` if it died. Raises `_Overdue` after it has killed it."""
         name = str(template.digest)
         lines = [json.dumps({"render": name, "context": context, "now": now and now.isoformat()})]
         process = self._running()
@@ -116,10 +124,12 @@ class _Child:
         try:
             process.stdin.write("".join(line + "\n" for line in lines).encode())
             process.stdin.flush()
+            said = _line_of(process.stdout.fileno(), timeout_s)
+        except _Overdue:
+            self.close()
+            raise
         except BrokenPipeError:
             said = b""
-        else:
-            said = _line_of(process.stdout.fileno(), timeout_s)
         if not said.endswith(b"\n"):
             self.close()
             return None
@@ -149,7 +159,7 @@ class _Child:
 
 
 def _line_of(pipe: int, timeout_s: float) -> bytes:
-    """Read up to the end of a line, or as far as it comes in time; the process says one line and waits."""
+    """Read up to the end of a line, or of the pipe; the process says one line and waits. Raises `_Overdue`."""
     deadline_s = time.monotonic() + timeout_s
     parts: list[bytes] = []
     news = select.poll()  # not `select`, which knows no file beyond the 1,024th
@@ -157,7 +167,7 @@ def _line_of(pipe: int, timeout_s: float) -> bytes:
     while not (parts and parts[-1].endswith(b"\n")):
         left_s = deadline_s - time.monotonic()
         if left_s <= 0 or not news.poll(left_s * 1e3):
-            break
+            raise _Overdue
         if not (part := os.read(pipe, PIECE_BYTES)):
             break
         parts.append(part)

@@ -33,6 +33,8 @@ class ToolFormat:
     arguments_key: str = "arguments"
     after_name: str = ""
     """Not empty: a call is its name, this text, and the arguments."""
+    tagged: bool = False
+    """Whether a call is written in tags: `<function=NAME>` and `<parameter=KEY>`."""
     id_characters: int = 0
     """How long the id of a call must be for the template; 0: no matter."""
 
@@ -56,6 +58,11 @@ FORMATS: tuple[ToolFormat, ...] = (
         "smollm2", ("<tool_call>",), "</tool_call>",
         begin="<tool_call>[", end="]</tool_call>", between=", ", listed=True,
     ),
+    ToolFormat(
+        "qwen3-coder", ("<tool_call>",), "</tool_call>",
+        begin="<tool_call>\n", end="\n</tool_call>", between="\n", tagged=True,
+    ),
+    ToolFormat("xlam", bare=True, begin="[", end="]", between=", ", listed=True),
     ToolFormat("llama3", ("<|python_tag|>",), bare=True, between="; ", arguments_key="parameters"),
     ToolFormat(
         "mistral", ("[TOOL_CALLS]",), begin="[TOOL_CALLS][", end="]", between=", ", listed=True, id_characters=9
@@ -87,7 +94,9 @@ _SIGNS: tuple[tuple[ToolFormatName, tuple[str, ...], tuple[str, ...]], ...] = (
     ("nemotron", ("<TOOLCALL>",), ()),
     ("granite", ("<|tool_call|>",), ()),
     ("cohere", ("<|START_ACTION|>", '"tool_name"'), ()),
+    ("qwen3-coder", ("<tool_call>", "<function=", "<parameter="), ("<invoke",)),
     ("tool-calls", ("<tool_calls>", "</tool_calls>"), ("<invoke",)),
+    ("xlam", ('[{"name": "tool_call_name", "arguments"',), ("<tool_call>",)),
     ("hermes", ("<tool_call>", "</tool_call>"), ("<function=", "<arg_key>", "<invoke", "<parameter")),
     ("llama3", ('"parameters": ', "ipython"), ("<tool_call>",)),
 )

@@ -10,6 +10,7 @@ import orjson
 from tiltyard.errors import InvalidRequest
 from tiltyard.identity.canonical import Json
 from tiltyard.models.grammar_text import NotExpressible, json_rule
+from tiltyard.models.tool_calls import FUNCTION_END, PARAMETER, PARAMETER_END, is_text
 from tiltyard.models.tool_formats import ToolFormat
 from tiltyard.wire.structured import MAX_SOURCE_BYTES, Structure
 from tiltyard.wire.tools import Tool, ToolUse
@@ -20,6 +21,9 @@ MAX_FORCED_CALLS = 16
 _SPACING: dict[str, Json] = {
     "lenient": False, "whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ",
 }  # fmt: skip
+_VALUE_END = f"\n{PARAMETER_END}\n"
+_ANNOTATIONS = frozenset(("type", "enum", "description", "title", "default", "examples", "example"))
+"""Of a schema of texts: what a grammar can hold, and what asks for nothing."""
 Literal = Callable[[str], str]
 
 
@@ -44,13 +48,19 @@ def form_with_calls(
     literal = _literals(rules, control_tokens)
     # Of calls that come by themselves, only what is `strict` is promised. Rules bear the place of a function in
     # `tools`, by which a refusal names it.
-    calls = {
-        f"call_{number}": _call(rules, tool, literal, held=use.forced or bool(tool.function.strict))
-        for number, tool in enumerate(use.tools)
-        if tool.function.name in use.names
-    }
-    lines = [f"{name}: {call}" for name, call in calls.items()]
-    lines.append("call: " + " | ".join(calls))
+    lines: list[str] = []
+    names: list[str] = []
+    for number, tool in enumerate(use.tools):
+        if tool.function.name in use.names:
+            names.append(f"call_{number}")
+            held = use.forced or bool(tool.function.strict)
+            if rules.tagged:
+                lines += _tagged(tool, names[-1], held=held)
+            else:
+                lines.append(_call(rules, tool, literal, names[-1], held=held))
+    lines.append("call: " + " | ".join(names))
+    if rules.tagged:
+        lines += ["VALUE: /(.|\\n)*/", f"value[lazy]: VALUE {_quoted(_VALUE_END)}"]
     if use.forced:
         start = _calls(rules, literal, lines, rules.begin, single=single)
     elif answer is not None:
@@ -88,7 +98,8 @@ def _text_with_calls(
     single: bool,
 ) -> str:
     if rules.bare:
-        lines.append("TEXT: /([^{](.|\\n)*)?/")
+        # Text that the parser does not take for the beginning of calls.
+        lines.append(r"TEXT: /([ \t\n\r]*[^{\[ \t\n\r](.|\n)*)?/")
         return f"TEXT | {_calls(rules, literal, lines, rules.begin, single=single)}"
     mark = rules.opens[0]
     lines.append("TEXT: /(.|\\n)*/")
@@ -128,12 +139,57 @@ def _literals(rules: ToolFormat, control_tokens: Mapping[str, int]) -> Literal:
     return literal
 
 
-def _call(rules: ToolFormat, tool: Tool, literal: Literal, *, held: bool) -> str:
+def _call(rules: ToolFormat, tool: Tool, literal: Literal, rule: str, *, held: bool) -> str:
+    """The rule of a call that is JSON, or JSON behind a name."""
     name, arguments = tool.function.name, _schema(tool if held else None)
     if rules.after_name:
-        return f"{literal(name + rules.after_name)} %json {arguments}"
+        return f"{rule}: {literal(name + rules.after_name)} %json {arguments}"
     head = f'{{"{rules.name_key}": {_quoted(name)}, "{rules.arguments_key}": '
-    return f'{_quoted(head)} %json {arguments} "}}"'
+    return f'{rule}: {_quoted(head)} %json {arguments} "}}"'
+
+
+def _tagged(tool: Tool, rule: str, *, held: bool) -> list[str]:
+    """The rules of a call in tags; raises `InvalidRequest` for what a value without quotes cannot be held to."""
+    begin, end = _quoted(f"<function={tool.function.name}>\n"), _quoted(FUNCTION_END)
+    if not held:
+        anything = f'"<parameter=" /[^<>\\n]{{1,64}}/ {_quoted(">" + chr(10))} value'
+        return [f"{rule}: {begin} ({anything})* {end}"]
+    schema: dict[str, Json] = orjson.loads(_schema(tool))
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    if not isinstance(properties, dict) or not isinstance(required, list):
+        raise _refused(tool, "needs an object of properties and a list of required ones")
+    lines, parts = list[str](), [begin]
+    for number, (key, member) in enumerate(properties.items()):
+        tag = f"<parameter={key}>"
+        if PARAMETER.fullmatch(tag) is None:
+            raise _refused(tool, f"has a property {key[:64]!r}, which cannot be written as a tag")
+        lines.append(f"{rule}_{number}: {_quoted(tag + chr(10))} {_value(tool, schema, key, member)}")
+        parts.append(f"{rule}_{number}" if key in required else f"{rule}_{number}?")
+    return [f"{rule}: {' '.join([*parts, end])}", *lines]
+
+
+def _value(tool: Tool, schema: Mapping[str, Json], key: str, member: Json) -> str:
+    """A value and what ends it."""
+    own = member if isinstance(member, dict) else {}
+    if not is_text(own):
+        shared = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+        value = orjson.dumps({**shared, **own, "x-guidance": _SPACING}).decode()
+        return f"%json {value} {_quoted(_VALUE_END)}"
+    if unheld := own.keys() - _ANNOTATIONS:
+        raise _refused(tool, f"has {min(unheld)!r} at {key!r}, to which text in tags cannot be held")
+    if (allowed := own.get("enum")) is None:
+        return "value"
+    if not isinstance(allowed, list) or not allowed:
+        raise _refused(tool, f"allows nothing at {key!r}")
+    return "(" + " | ".join(_quoted(f"{one}{_VALUE_END}") for one in allowed) + ")"
+
+
+def _refused(tool: Tool, what: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"the schema of function {tool.function.name!r} {what}; change it, or send tool_choice auto without strict",
+        param="tools",
+        code="grammar_refused",
+    )
 
 
 def _schema(tool: Tool | None) -> str:

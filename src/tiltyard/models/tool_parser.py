@@ -1,6 +1,6 @@
 """An answer's text to content and calls, as it comes: any cut of a text into pieces gives the same.
 
-    parser = ToolParser(BY_NAME["hermes"], frozenset({"add"}))
+    parser = ToolParser(BY_NAME["hermes"], {"add": {}})
     parser.push('Wait.\\n<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>')
     # Piece(text='Wait.', calls=[CallDelta(number=0, name='add', arguments='{"a": 1}')])
 
@@ -11,18 +11,11 @@ to the letter.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from typing import Literal, NamedTuple
 
-import orjson
-
-from tiltyard.models.json_scan import ObjectScan
+from tiltyard.models.tool_calls import CallReader, JsonCall, NamedArguments, Schemas, TaggedCall
 from tiltyard.models.tool_formats import ToolFormat
 
-NAME_KEYS = ("name", "tool_name")
-ARGUMENT_KEYS = ("arguments", "parameters")
-OTHER_KEYS = frozenset(("id", "type", "tool_call_id"))
-"""Members of a call that say nothing to its caller."""
 MOST_WHITE = 64
 """White space next to a call that is taken for a part of it, and waits to be shown; more is content."""
 MOST_SEPARATORS = 256
@@ -48,7 +41,7 @@ class Piece(NamedTuple):
 
 
 class ToolParser:
-    """Reads one answer.
+    """Reads one answer; `schemas` has the functions that may be called.
 
     With `live`, arguments are given out while they are written; only for an answer that is held to a grammar,
     since what was given out cannot be taken back. Else a call is given out when it is complete and right. With
@@ -56,24 +49,23 @@ class ToolParser:
     """
 
     def __init__(
-        self, rules: ToolFormat, names: Collection[str], *, live: bool = False, single: bool = False
+        self, rules: ToolFormat, schemas: Schemas, *, live: bool = False, single: bool = False
     ) -> None:
         self._rules = rules
-        self._names = names
+        self._schemas = schemas
         self._live = live
         self._single = single
         self.calls = 0
         """Calls so far that are complete and right."""
         self.done = False
         """No more text is needed."""
-        self._state: Literal["text", "section", "object"] = "text"
+        self._state: Literal["text", "section", "call"] = "text"
         self._may_be_bare = rules.bare
         self._buffer = ""
         self._raw = ""  # of a section, since its last call: what is content if no call comes of it
         self._in_section = 0  # calls of the present section
         self._after_section = False
-        self._scan = ObjectScan()
-        self._bare_name: str | None = None
+        self._reader: CallReader = JsonCall()
         self._begun = False  # the call that is being read was given out in part
         self._text: list[str] = []
         self._deltas: list[CallDelta] = []
@@ -90,8 +82,8 @@ class ToolParser:
         while self._buffer and not self.done and self._step(final=True):
             pass
         if not self.done:
-            if self._state == "object" and not self._begun:
-                self._text.append(self._raw + self._scan.text)
+            if self._state == "call" and not self._begun:
+                self._text.append(self._raw + self._reader.text + self._buffer)
             elif self._state == "section" and not self._in_section:
                 self._text.append(self._raw)
         self.done = True
@@ -109,8 +101,8 @@ class ToolParser:
                 return self._in_text(final=final)
             case "section":
                 return self._between_calls(final=final)
-            case "object":
-                return self._in_object()
+            case "call":
+                return self._in_call()
 
     def _in_text(self, *, final: bool) -> bool:
         if self._may_be_bare:
@@ -187,8 +179,13 @@ class ToolParser:
             self._raw += text[0]
             self._buffer = text[1:]
             return True
-        if text[0] == "{" and not rules.after_name:
-            self._begin_object(None)
+        if rules.tagged and "<function=".startswith(text[:10]):
+            if len(text) < 10 and not final:
+                return False
+            self._begin_call(TaggedCall(self._schemas))
+            return True
+        if text[0] == "{" and not (rules.after_name or rules.tagged):
+            self._begin_call(JsonCall())
             return True
         if rules.after_name and (named := self._read_name(final=final)) is not None:
             return named
@@ -213,101 +210,54 @@ class ToolParser:
         if rest.startswith(mark):
             self._raw += text[: name.end() + len(mark)]
             self._buffer = rest[len(mark) :]
-            self._begin_object(name.group())
+            self._begin_call(NamedArguments(name.group()))
             return True
         return None if final or not mark.startswith(rest) else False
 
-    def _begin_object(self, name: str | None) -> None:
-        self._state, self._scan, self._bare_name, self._begun = "object", ObjectScan(), name, False
+    def _begin_call(self, reader: CallReader) -> None:
+        self._state, self._reader, self._begun = "call", reader, False
 
-    def _in_object(self) -> bool:
-        scan, before = self._scan, self._scan.length
-        taken = scan.feed(self._buffer)
+    def _in_call(self) -> bool:
+        reader, before = self._reader, self._reader.length
+        taken = reader.feed(self._buffer)
         fresh, self._buffer = self._buffer[:taken], self._buffer[taken:]
         if self._live:
             self._give_out(fresh, before)
-        if scan.broken or not self._known_members():
+        if reader.broken:
             if not self._begun:
-                self._say(self._raw + scan.text)
+                self._say(self._raw + reader.text)
             self._state, self._raw = "text", ""
-        elif scan.done:
+        elif reader.done:
             self._complete()
         else:
             return False
         return True
 
-    def _known_members(self) -> bool:
-        """Whether it may still be a call: an answer that is other JSON is told from one at its first member."""
-        return self._bare_name is not None or all(
-            name in NAME_KEYS or name in ARGUMENT_KEYS or name in OTHER_KEYS for name in self._scan.members
-        )
-
     def _complete(self) -> None:
-        call = self._call()
-        if self._begun:
-            self._count()
-        elif call is None:
-            self._say(self._raw + self._scan.text)
+        reader = self._reader
+        arguments = None if self._begun or reader.name not in self._schemas else reader.arguments()
+        if not self._begun and arguments is None:
+            self._say(self._raw + reader.text)
             self._state, self._raw = "text", ""
-        else:
-            self._deltas.append(CallDelta(self.calls, *call))
-            self._count()
-
-    def _count(self) -> None:
+            return
+        if arguments is not None:
+            self._deltas.append(CallDelta(self.calls, reader.name, arguments))
         self.calls += 1
         self._in_section += 1
         self._state, self._raw = "section", ""
         self.done = self._single
 
-    def _call(self) -> tuple[str, str] | None:
-        """Name and arguments, if the object is a call of a function that was offered."""
-        scan = self._scan
-        if self._bare_name is not None:
-            name, arguments = self._bare_name, scan.text
-        else:
-            name, arguments = _string(_first(scan, NAME_KEYS)), _first(scan, ARGUMENT_KEYS) or "{}"
-            if arguments.startswith('"'):
-                arguments = _string(arguments)
-        return (name, arguments) if name in self._names and _is_object(arguments) else None
-
     def _give_out(self, fresh: str, before: int) -> None:
         """The part of `fresh`, which begins at `before`, that belongs to the arguments."""
-        scan = self._scan
-        if self._bare_name is not None:
-            start, end = 0, scan.length if scan.done else None
-        else:
-            key = next((key for key in ARGUMENT_KEYS if key in scan.members), None)
-            if key is None:
-                return
-            start, end = scan.members[key]
-        stop = scan.length if end is None else end
+        if (span := self._reader.span) is None:
+            return
+        start, end = span
+        stop = self._reader.length if end is None else end
         piece = fresh[max(0, start - before) : max(0, stop - before)]
         if not piece:
             return
         if self._begun:
             self._deltas.append(CallDelta(self.calls, None, piece))
-            return
-        name = self._bare_name if self._bare_name is not None else _string(_first(scan, NAME_KEYS))
-        if name in self._names:
+        elif (name := self._reader.name) in self._schemas:
             self._deltas.append(CallDelta(self.calls, name, piece))
             self._begun = True
-
-
-def _first(scan: ObjectScan, keys: Collection[str]) -> str | None:
-    return next((value for key in keys if (value := scan.value(key)) is not None), None)
-
-
-def _string(text: str | None) -> str:
-    if text is None or not text.startswith('"'):
-        return ""
-    try:
-        return str(orjson.loads(text))
-    except orjson.JSONDecodeError:  # half of a surrogate pair
-        return ""
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(orjson.loads(text), dict)
-    except orjson.JSONDecodeError:
-        return False

@@ -13,7 +13,7 @@ from tiltyard.errors import InvalidRequest
 from tiltyard.identity.canonical import Json
 from tiltyard.identity.manifest import DefaultSampling
 from tiltyard.wire.decoding import Decoding
-from tiltyard.wire.problems import NOT_SUPPORTED, parse_object, problem
+from tiltyard.wire.problems import NO_CONTROLS, NOT_SUPPORTED, parse_object, problem
 from tiltyard.wire.refused import (
     CHAT_REFUSED,
     COMPLETION_REFUSED,
@@ -208,9 +208,7 @@ class SamplingRequest(Strict):
         BeforeValidator(_token_ids),
         Field(max_length=MAX_BIASES),
     ] = {}
-    user: str | None = Field(
-        default=None, min_length=1, max_length=MAX_USER_CHARACTERS, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$"
-    )
+    user: str | None = Field(default=None, min_length=1, max_length=MAX_USER_CHARACTERS, pattern=NO_CONTROLS)
     """The data subject: the words of this request are kept under this person's key."""
     ignore_eos: bool = False
     """Go on to `max_tokens` whatever the model says; for load tests."""

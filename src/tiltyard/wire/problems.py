@@ -17,6 +17,9 @@ LONGEST_PATH = 200
 NOT_SUPPORTED = "not_supported"
 """Type of the custom validation errors that mean: known, and not honoured."""
 
+NO_CONTROLS = r"^[^\x00-\x1f\x7f-\x9f]+$"
+"""Pattern of a text without control characters."""
+
 _LIMITS = {
     "less_than_equal": "at most {le:.20g}",
     "less_than": "less than {lt:.20g}",
@@ -27,7 +30,6 @@ _LIMITS = {
     "string_too_long": "at most {max_length} characters long",
     "string_too_short": "at least {min_length} character long",
     "literal_error": "{expected}",
-    "string_pattern_mismatch": "without control characters",
 }
 _KINDS = {
     "int_type": "an integer",
@@ -81,13 +83,16 @@ def _problem(detail: ErrorDetails, known: Collection[str]) -> InvalidRequest:
             unknown = UnknownField(f"{param}: {detail['msg']}", param=param, code="unsupported_parameter")
             unknown.location = location if isinstance(refused, str) else None
             return unknown
+        case "string_pattern_mismatch":
+            pattern = context["pattern"]
+            wanted = "without control characters" if pattern == NO_CONTROLS else f"of the form {pattern}"
         case kind if kind in _LIMITS:
             wanted = _LIMITS[kind].format(**context)
         case kind if kind in _KINDS:
             wanted = _KINDS[kind]
         case _:
             return InvalidRequest(f"{param or 'the body'}: {detail['msg']}", param=param or None)
-    return InvalidRequest(f"{param} is {_shown(detail['input'])}; it must be {wanted}", param=param)
+    return InvalidRequest(f"{param} is {shown(detail['input'])}; it must be {wanted}", param=param)
 
 
 def unknown_field(param: str, known: Collection[str]) -> UnknownField:
@@ -113,7 +118,8 @@ def path_of(location: tuple[int | str, ...]) -> str:
     return path if len(path) <= LONGEST_PATH else path[:LONGEST_PATH] + "..."
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value in the words of an error, never at length."""
     if isinstance(value, str):
         return repr(value if len(value) <= 60 else value[:57] + "...") + (
             f" ({len(value):,} characters)" if len(value) > 60 else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 import orjson
@@ -140,26 +141,47 @@ class NamedChoice(_Shape):
     function: NamedFunction
 
 
-ToolChoice: TypeAlias = Literal["none", "auto", "required"] | NamedChoice
+class AllowedTools(_Shape):
+    """`allowed_tools` of a choice among some of the tools."""
+
+    mode: Literal["auto", "required"]
+    tools: list[NamedChoice] = Field(min_length=1, max_length=MAX_TOOLS)
+
+
+class AllowedChoice(_Shape):
+    """A `tool_choice` that shows the model all tools and lets it call some."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+ToolChoice: TypeAlias = Literal["none", "auto", "required"] | NamedChoice | AllowedChoice
+_CHOICES: Mapping[object, tuple[type[NamedChoice | AllowedChoice], str]] = {
+    "function": (NamedChoice, '{"type": "function", "function": {"name": a function of tools}}'),
+    "allowed_tools": (
+        AllowedChoice,
+        '{"type": "allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": [{"type": "function", '
+        '"function": {"name": a function of tools}}]}}',
+    ),
+}
 
 
 def read_choice(value: object) -> object:
     """Say in one sentence what a `tool_choice` may be, instead of what each option of a union lacks."""
     if isinstance(value, dict):
-        if value.get("type") == "function":
+        kind = value.get("type")
+        if isinstance(kind, str) and kind in _CHOICES:
+            shape, wanted = _CHOICES[kind]
             try:
-                return NamedChoice.model_validate(value)
+                return shape.model_validate(value)
             except ValidationError as error:
-                raise PydanticCustomError(
-                    "tool_choice", "it must be {wanted}",
-                    {"wanted": '{"type": "function", "function": {"name": a function of tools}}'},
-                ) from error  # fmt: skip
+                raise PydanticCustomError("tool_choice", "it must be {wanted}", {"wanted": wanted}) from error
         raise PydanticCustomError(
             NOT_SUPPORTED,
             "a choice of type {kind} is not supported yet; send the tools that may be called, and no others",
             {"kind": repr(value.get("type"))},
         )
-    if value not in ("none", "auto", "required") and not isinstance(value, NamedChoice):
+    if value not in ("none", "auto", "required") and not isinstance(value, NamedChoice | AllowedChoice):
         raise PydanticCustomError(
             "tool_choice", "it is {value}; it must be none, auto, required or name a function",
             {"value": repr(value)[:60]},
@@ -210,6 +232,8 @@ class ToolUse(_Shape):
     choice: Literal["auto", "required", "named"]
     name: str | None = None
     """The function that must be called, if one is named."""
+    only: tuple[str, ...] | None = Field(default=None, strict=False)
+    """The functions that may be called, if not all; the model is shown all."""
     parallel: bool = True
     """Whether more than one call may come in one answer."""
 
@@ -221,9 +245,8 @@ class ToolUse(_Shape):
     @property
     def callable(self) -> tuple[Tool, ...]:
         """The tools that may be called."""
-        if self.name is None:
-            return self.tools
-        return tuple(tool for tool in self.tools if tool.function.name == self.name)
+        only = self.only if self.name is None else (self.name,)
+        return tuple(tool for tool in self.tools if only is None or tool.function.name in only)
 
     @property
     def names(self) -> frozenset[str]:
@@ -268,12 +291,28 @@ def tool_use(tools: list[Tool], choice: ToolChoice | None, parallel: bool | None
         seen.add(tool.function.name)
     if choice == "none":
         return None
-    if isinstance(choice, NamedChoice):
-        name = choice.function.name
+    named = _named(choice)
+    for name in named:
         if name not in seen:
             raise InvalidRequest(
                 f"tool_choice names {name[:64]!r}, which is not among tools ({', '.join(sorted(seen))[:200]})",
                 param="tool_choice",
             )
-        return ToolUse(tools=tuple(tools), choice="named", name=name, parallel=parallel is not False)
-    return ToolUse(tools=tuple(tools), choice=choice or "auto", parallel=parallel is not False)
+    offered, many = tuple(tools), parallel is not False
+    match choice:
+        case NamedChoice():
+            return ToolUse(tools=offered, choice="named", name=named[0], parallel=many)
+        case AllowedChoice():
+            return ToolUse(tools=offered, choice=choice.allowed_tools.mode, only=named, parallel=many)
+        case _:
+            return ToolUse(tools=offered, choice=choice or "auto", parallel=many)
+
+
+def _named(choice: ToolChoice | None) -> tuple[str, ...]:
+    match choice:
+        case NamedChoice():
+            return (choice.function.name,)
+        case AllowedChoice():
+            return tuple(dict.fromkeys(one.function.name for one in choice.allowed_tools.tools))
+        case _:
+            return ()

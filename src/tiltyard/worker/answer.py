@@ -21,6 +21,7 @@ from tiltyard.engine.request import (
 from tiltyard.identity.canonical import Digest, digest_of_json
 from tiltyard.identity.manifest import DefaultSampling
 from tiltyard.models.grammar import ENGINE
+from tiltyard.models.tool_calls import Schemas
 from tiltyard.models.tool_formats import ToolFormat
 from tiltyard.models.tool_parser import CallDelta, ToolParser
 from tiltyard.wire.answers import FinishReason
@@ -37,8 +38,8 @@ class CallRules(NamedTuple):
     """How calls are read from an answer."""
 
     format: ToolFormat
-    names: frozenset[str]
-    """Functions that may be called."""
+    schemas: Schemas
+    """Of the functions that may be called."""
     held: bool
     """Whether a grammar makes every call a right one, so that it can be shown while it is written."""
     single: bool
@@ -46,7 +47,7 @@ class CallRules(NamedTuple):
 
     def parser(self) -> ToolParser:
         """A reader of one answer."""
-        return ToolParser(self.format, self.names, live=self.held, single=self.single)
+        return ToolParser(self.format, self.schemas, live=self.held, single=self.single)
 
 
 class Terms(NamedTuple):

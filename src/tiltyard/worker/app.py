@@ -13,7 +13,7 @@ import orjson
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -75,7 +75,7 @@ class WorkerDoors:
                 Route("/metrics", self.metrics),
             ],
             middleware=[Middleware(NoBrowsers)],
-            exception_handlers={TiltyardError: _error_response},
+            exception_handlers={TiltyardError: _error_response, ClientDisconnect: _nobody},
         )
 
     async def chat(self, request: Request) -> Response:
@@ -342,6 +342,10 @@ async def _plan(
             tools=tools,
         ),
     )
+
+
+async def _nobody(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=CLIENT_CLOSED)
 
 
 async def _body(request: Request) -> bytes:

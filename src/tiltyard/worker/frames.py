@@ -140,6 +140,7 @@ class ChatFraming(Framing):
             delta["role"] = "assistant"
             # Where there are tools, nothing said may stay nothing said.
             delta["content"] = update.text or ("" if update.raw is None else None)
+            delta["refusal"] = None  # as OpenAI's first delta has it
         elif update.text:
             delta["content"] = update.text
         if update.calls:

@@ -427,7 +427,7 @@ def _call_rules(identity: ServedIdentity, tools: ToolUse, *, held: bool) -> Call
     resolved = identity.resolved
     return CallRules(
         resolved.forced_tool_format,
-        tools.names,
+        {tool.function.name: tool.parameters for tool in tools.callable},
         held=held,
         single=not resolved.may_call_at_once(tools),
     )

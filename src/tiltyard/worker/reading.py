@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import orjson
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -59,7 +59,7 @@ class Reading:
         host = self._host()
         asked = tokenize_request(parse_object(await self._read_body(request)))
         identity = host.identity(asked.model)
-        ids = await self._alone(lambda: _ids(host, identity, asked))
+        ids = await self._alone(request, lambda: _ids(host, identity, asked))
         answer: Tokenized = {
             "count": len(ids),
             "max_model_len": host.max_context_tokens,
@@ -80,7 +80,7 @@ class Reading:
                     "numbered from 0",
                     param=f"tokens[{place}]",
                 )
-        answer: Detokenized = {"prompt": await self._alone(lambda: _text(host, asked.tokens))}
+        answer: Detokenized = {"prompt": await self._alone(request, lambda: _text(host, asked.tokens))}
         return _json(answer)
 
     async def render(self, request: Request) -> Response:
@@ -88,7 +88,7 @@ class Reading:
         host = self._host()
         asked = chat_request(parse_object(await self._read_body(request)))
         identity = host.identity(asked.model)
-        ids = await self._alone(lambda: chat_prompt(host, identity, asked))
+        ids = await self._alone(request, lambda: chat_prompt(host, identity, asked))
         if asked.truncate_prompt_tokens is not None:
             ids = ids[-asked.truncate_prompt_tokens :]
         answer: Rendered = {
@@ -101,8 +101,11 @@ class Reading:
         }
         return _json(answer)
 
-    async def _alone(self, work: Callable[[], T]) -> T:
+    async def _alone(self, request: Request, work: Callable[[], T]) -> T:
+        """Do the work when its turn comes, if somebody still waits for it; else raises `ClientDisconnect`."""
         async with self._turn:
+            if await request.is_disconnected():
+                raise ClientDisconnect
             return await asyncio.to_thread(work)
 
 
