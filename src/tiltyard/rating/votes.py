@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tiltyard.errors import InvalidRequest
 from tiltyard.rating.counts import PairCounts
-from tiltyard.rating.outcomes import FILE_LABELS, Outcome, encode
+from tiltyard.rating.outcomes import FILE_LABELS, Outcome, encode, look_up
 
 Unknown: TypeAlias = Literal["refuse", "count"]
 """What happens to an outcome nobody defined: the whole file is refused, or the vote is left out and counted."""
@@ -83,10 +83,7 @@ class Votes:
         codes[keep] = encode(winner, vocabulary)
         names = sorted({*model_a, *model_b, *models})
         place = {name: number for number, name in enumerate(names)}
-        a, b = (
-            np.fromiter(map(place.__getitem__, side), dtype=np.intp, count=size)
-            for side in (model_a, model_b)
-        )
+        a, b = (look_up(side, place).astype(np.intp) for side in (model_a, model_b))
         if (selves := (a == b) & keep).any():
             raise InvalidRequest(
                 f"{int(selves.sum()):,} votes set {names[int(a[np.argmax(selves)])]!r} against itself; such "
