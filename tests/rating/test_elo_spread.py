@@ -15,8 +15,8 @@ Columns = tuple[list[str], list[str], list[str]]
 
 
 def test_order_moves_elo_as_much_as_was_measured(csv_votes: Columns, elo_reference: dict[str, Any]) -> None:
+    """FastChat #3065: Elo is the wrong tool for models that do not change; here is how wrong."""
     # evaluation.md, section (a): over 20 shuffles sd 12.6 points; the reversed order differs by up to 93.9.
-    # FastChat issue 3065: Elo is the wrong tool for models that do not change.
     spread = elo_spread(Votes.from_columns(*csv_votes), seed=3, runs=20)
     expected = [elo_reference["K=4,init=1000"][model] for model in spread.models]
     np.testing.assert_allclose(spread.as_they_came, expected, atol=1e-8)

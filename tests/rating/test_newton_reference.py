@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import json
 from pathlib import Path
@@ -77,3 +78,20 @@ def test_a_peers_bootstrap_is_ours_within_the_noise_of_its_100_resamples(
     assert (np.abs(theirs[:, 0] - drawn.lower) < allowed).all()
     assert (np.abs(theirs[:, 1] - drawn.upper) < allowed).all()
     assert (theirs[:, 1] - theirs[:, 0]).mean() == pytest.approx((drawn.upper - drawn.lower).mean(), rel=0.08)
+
+
+def test_the_published_board_of_2024_08_13_comes_back(eval_data: Path, arena_counts: PairCounts) -> None:
+    # evaluation.md, finding 1: anchored at mixtral-8x7b-instruct-v0.1 = 1114, 127 models, mean 0.19, at most 2.63 points
+    ratings = fit(arena_counts, anchor=("mixtral-8x7b-instruct-v0.1", 1114.0))
+    with (eval_data / "leaderboards/chatbot_arena_alltime.csv").open(newline="", encoding="utf-8") as stream:
+        published = {
+            row["key"]: float(row["rating"]) for row in csv.DictReader(stream) if row["date"] == "20240813"
+        }
+    apart = [
+        abs(published[model] - rating)
+        for model, rating in zip(ratings.models, ratings.ratings.tolist(), strict=True)
+        if model in published
+    ]
+    assert len(apart) == 127
+    assert np.mean(apart) == pytest.approx(0.19, abs=0.005)
+    assert max(apart) == pytest.approx(2.63, abs=0.005)

@@ -118,6 +118,15 @@ def test_the_worst_connected_pairs_hang_on_few_votes_and_groups_have_no_predicti
         matrix.pair("x", "nobody")
 
 
+def test_a_tie_is_half_a_win_in_every_share() -> None:
+    """FastChat #1886: a win rate that ignored ties."""
+    counts = PairCounts.from_pairs(["x", "y"], [[0, 1]], [[3, 1, 4, 2]])
+    matrix = win_matrix(counts, fit(counts))
+    assert (matrix.pair("x", "y").observed, matrix.pair("x", "y").votes) == (0.6, 10)
+    without = win_matrix(counts, fit(counts, both_bad="drop"))
+    assert (without.pair("x", "y").observed, without.pair("x", "y").votes) == (0.625, 8)
+
+
 def test_predictions_add_up_to_the_observed_scores(csv_votes: tuple[list[str], list[str], list[str]]) -> None:
     # The likelihood equations: each model's predicted score is its observed one.
     counts = PairCounts.from_votes(*csv_votes)

@@ -97,6 +97,7 @@ def test_inverse_probability_recovers_ratings_where_the_draw_followed_the_outcom
 
 
 def test_one_voter_who_votes_a_hundred_times_widens_the_clustered_interval_only() -> None:
+    """Inspect #1251: standard errors that know which observations belong together."""
     # 20 voters each for x or for y on 5 equal votes: the effective number of votes is 20, not 100.
     winner = ["a"] * 60 + ["b"] * 40
     votes = Votes.from_columns(
