@@ -270,6 +270,25 @@ def test_an_option_that_cannot_be_honoured_is_refused_by_name(
     assert said in " ".join(run("--votes", many(tmp_path / "votes.csv"), *arguments, status=1).split())
 
 
+def test_windows_roll_over_the_votes_of_a_file(tmp_path: Path) -> None:
+    # 80 votes, two a day for 40 days: windows of 30 days that end 4 days apart, the last at day 40
+    votes = many(tmp_path / "votes.csv")
+    body = json.loads(run("--votes", votes, "--rolling", "30", "--step", "4", "--json"))
+    assert [window["end_us"] // 86_400_000_000 for window in body] == [32, 36, 40]
+    assert [window["votes"] for window in body] == [60, 60, 60]
+    lower, rating, upper = body[-1]["ratings"]["plum"]
+    assert lower < rating < upper
+    assert "1970-02-10 00:00" in run("--votes", votes, "--rolling", "30")
+
+
+def test_bootstrap_bounds_are_in_the_json(tmp_path: Path) -> None:
+    votes = many(tmp_path / "votes.csv")
+    body = json.loads(run("--votes", votes, "--json", "--bootstrap", "10", "--seed", "5"))
+    assert (body["details"]["bootstrap"]["resamples"], body["details"]["bootstrap"]["seed"]) == (10, 5)
+    assert set(body["details"]["bootstrap"]["bounds"]) == {"plum", "quince"}
+    assert "10 resamples of seed 5" in run("--votes", votes, "--bootstrap", "10", "--seed", "5")
+
+
 def test_groups_are_refused_when_asked(tmp_path: Path) -> None:
     votes = write(tmp_path / "votes.csv", *["plum,quince,a", "plum,quince,b", "fig,date,a", "fig,date,b"] * 5)
     assert "2 groups" in run("--votes", votes)

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from tiltyard.errors import InvalidRequest
+from tiltyard.rating.bootstrap import bootstrap
 from tiltyard.rating.bradley_terry import fit
 from tiltyard.rating.davidson import fit_davidson
 from tiltyard.rating.leaderboard import Evidence, lay_out, make_leaderboard
-from tiltyard.rating.options import RatingOptions, Weight, rate
+from tiltyard.rating.options import RatingOptions, Weight, rate, rate_over_time
 from tiltyard.rating.slices import Condition
 from tiltyard.rating.votes import Votes
 
@@ -116,3 +117,31 @@ def test_a_board_of_another_method_has_another_digest_and_the_default_has_its_ol
     assert 1 <= best <= (other.rows[0].rank_by_differences or 0) <= worst <= 4
     with pytest.raises(InvalidRequest, match="different models"):
         lay_out(cast.counts.with_models(["z"]), rated.ratings, evidence=evidence, minimum_votes=1)
+
+
+def test_bootstrap_bounds_stand_beside_the_ratings_and_follow_the_anchor() -> None:
+    cast = votes()
+    free = rate(cast, RatingOptions(bootstrap=20, seed=3), now_us=0).details["bootstrap"]
+    drawn = bootstrap(cast.counts, seed=3, resamples=20)
+    assert isinstance(free, dict)
+    assert free["bounds"]["l"] == pytest.approx(  # type: ignore[index, call-overload]
+        [drawn.lower[1], drawn.median[1], drawn.upper[1]], abs=1e-3
+    )
+    anchored = rate(cast, RatingOptions(bootstrap=20, seed=3, anchor=("k", 1500.0)), now_us=0).details[
+        "bootstrap"
+    ]
+    assert isinstance(anchored, dict)
+    width = [bounds["bounds"]["l"][2] - bounds["bounds"]["l"][0] for bounds in (free, anchored)]  # type: ignore[index, call-overload, operator]
+    assert width[0] == pytest.approx(width[1], abs=2e-3)
+    with pytest.raises(InvalidRequest, match="refits pair counts"):
+        rate(cast, RatingOptions(bootstrap=20, by_voter=True), now_us=0)
+
+
+def test_each_window_is_rated_alone() -> None:
+    # 300 votes, ten a day: windows of ten days end at day 10, 20 and 30 and hold 100 votes each.
+    cast = votes()
+    windows = list(rate_over_time(cast, RatingOptions(), days=10, step_days=10))
+    assert [period.end_us // DAY_US for period, _ in windows] == [10, 20, 30]
+    assert [rated.counts.votes for _, rated in windows] == [100, 100, 100]
+    alone = fit(cast.select(np.arange(300) >= 200).counts)
+    np.testing.assert_array_equal(windows[-1][1].ratings.ratings, alone.ratings)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import click
 
-from tiltyard.cli.leaderboard_tables import console_of_output, pairs_table, show, show_elo
+from tiltyard.cli.leaderboard_tables import console_of_output, pairs_table, show, show_elo, show_history
 from tiltyard.cli.options import config_option, data_option
 from tiltyard.cli.settings import Settings, load_settings
 from tiltyard.cli.vote_files import read_votes
@@ -22,7 +22,7 @@ from tiltyard.rating.counts import BothBad
 from tiltyard.rating.elo import EloConstants, elo_spread
 from tiltyard.rating.leaderboard import Evidence, lay_out
 from tiltyard.rating.matrix import win_matrix
-from tiltyard.rating.options import RatingOptions, Ties, Weight, rate
+from tiltyard.rating.options import RatingOptions, Ties, Weight, rate, rate_over_time
 from tiltyard.rating.outcomes import EVENT_LABELS
 from tiltyard.rating.rated_models import RatedModel, rated_models
 from tiltyard.rating.slices import Condition, Period, where
@@ -90,6 +90,18 @@ FILE_RULESET = "every-row-of-a-file/1"
 )
 @click.option("--simultaneous", is_flag=True, help="Add rank ranges that hold for all models at once.")
 @click.option(
+    "--bootstrap", type=click.IntRange(2), help="Add bootstrap intervals of so many seeded resamples."
+)
+@click.option(
+    "--rolling",
+    type=click.IntRange(1),
+    metavar="DAYS",
+    help="Print ratings over time: windows of so many days that end at midnights UTC.",
+)
+@click.option(
+    "--step", type=click.IntRange(1), default=7, show_default=True, help="Days between those windows."
+)
+@click.option(
     "--pairs", type=click.IntRange(1), help="Print so many least connected and most surprising pairs."
 )
 @click.option(
@@ -102,7 +114,7 @@ FILE_RULESET = "every-row-of-a-file/1"
     help="Any of them; the rest stay.",
 )
 @click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of Elo's orders and resamples."
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of resamples, and of Elo's orders."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what GET /api/leaderboard answers.")
 def command(  # noqa: PLR0917  # click passes names
@@ -123,6 +135,9 @@ def command(  # noqa: PLR0917  # click passes names
     unknown: Unknown,
     connected: bool,
     simultaneous: bool,
+    bootstrap: int | None,
+    rolling: int | None,
+    step: int,
     pairs: int | None,
     elo: bool,
     elo_constants: str,
@@ -146,6 +161,8 @@ def command(  # noqa: PLR0917  # click passes names
         by_voter=by_voter,
         controls=controls,
         ridge=ridge,
+        bootstrap=bootstrap or 0,
+        seed=seed,
     )
     now_us = time.time_ns() // 1000
     source = (
@@ -158,6 +175,10 @@ def command(  # noqa: PLR0917  # click passes names
             where(source.votes, options.conditions), seed=seed, constants=parse_constants(elo_constants)
         )
         show_elo(spread, {model.key: model.name for model in source.models}, as_json)
+        return
+    if rolling is not None:
+        windows = list(rate_over_time(source.votes, options, days=rolling, step_days=step))
+        show_history(windows, {model.key: model.name for model in source.models}, as_json)
         return
     # A vote's age is taken when the newest of a file was cast, and now for a log, which goes on.
     times = source.votes.time_us

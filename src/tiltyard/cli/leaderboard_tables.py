@@ -16,6 +16,8 @@ from tiltyard.identity.canonical import Json
 from tiltyard.rating.elo import EloSpread
 from tiltyard.rating.leaderboard import DECIMALS, Leaderboard, LeaderboardRow
 from tiltyard.rating.matrix import PairCheck
+from tiltyard.rating.options import Rated
+from tiltyard.rating.slices import Period
 
 _PIPE_WIDTH = 120  # characters, where the output is no terminal that has a width
 
@@ -57,6 +59,55 @@ def show_elo(spread: EloSpread, names: Mapping[str, str], as_json: bool) -> None
     console.print(Text(f"online Elo, {spread.runs} orders and resamples, seed {spread.seed}", "dim"))
 
 
+def show_history(windows: Sequence[tuple[Period, Rated]], names: Mapping[str, str], as_json: bool) -> None:
+    """Print the ratings of each window, a row a window; models by their last rating."""
+    if as_json:
+        body = [
+            {
+                "start_us": period.start_us,
+                "end_us": period.end_us,
+                "votes": rated.counts.votes,
+                "method": rated.ratings.method,
+                "ratings": {
+                    model: [round(float(value), DECIMALS) for value in bounds]
+                    for model, votes, *bounds in zip(
+                        rated.ratings.models,
+                        rated.ratings.votes.tolist(),
+                        rated.ratings.lower,
+                        rated.ratings.ratings,
+                        rated.ratings.upper,
+                        strict=True,
+                    )
+                    if votes
+                },
+            }
+            for period, rated in windows
+        ]
+        click.echo(json.dumps(body, ensure_ascii=False, indent=2))
+        return
+    console = console_of_output()
+    if not windows:
+        console.print("No votes in any window.")
+        return
+    last = windows[-1][1].ratings
+    order = np.argsort(-np.nan_to_num(last.ratings, nan=-np.inf), kind="stable").tolist()
+    shown = order[: max(1, (console.width - 22) // 16)]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.add_column("until (UTC)", no_wrap=True)
+    table.add_column("votes", justify="right", no_wrap=True)
+    for node in shown:
+        table.add_column(names.get(last.models[node], last.models[node]), justify="right", max_width=14)
+    for period, rated in windows:
+        ratings = rated.ratings
+        half = ratings.upper - ratings.ratings
+        cells = [
+            f"{ratings.ratings[node]:.0f} ±{half[node]:.0f}" if ratings.votes[node] else "–" for node in shown
+        ]
+        table.add_row(period.until, f"{rated.counts.votes:,}", *cells)
+    console.print(table)
+    console.print(Text(f"method {last.method}, each window alone", "dim"))
+
+
 def console_of_output() -> Console:
     """Return a console as wide as the terminal, or of a fixed width where there is none."""
     console = Console()
@@ -95,6 +146,11 @@ def _found(details: Mapping[str, Json]) -> list[str]:
     strength = details.get("tie_strength")
     if isinstance(strength, list):
         lines.append(f"tie strength {strength[0]:.3f} ({strength[1]:.3f} to {strength[2]:.3f})")
+    drawn = details.get("bootstrap")
+    if isinstance(drawn, dict):
+        lines.append(
+            f"{drawn['resamples']} resamples of seed {drawn['seed']}; their bounds are in the output of --json"
+        )
     if "effective_votes" in details:
         voters = f", intervals by {details['voters']:,} voters" if "voters" in details else ""
         lines.append(f"worth {details['effective_votes']:,.0f} equal votes{voters}")

@@ -7,7 +7,7 @@ leaderboard's digest: two boards of other options are never one board.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from tiltyard.errors import InvalidRequest
 from tiltyard.identity.canonical import Json
 from tiltyard.rating import davidson
+from tiltyard.rating.bootstrap import bootstrap
 from tiltyard.rating.bradley_terry import METHOD, Ratings, fit
 from tiltyard.rating.counts import BothBad, PairCounts
-from tiltyard.rating.slices import Condition, where
+from tiltyard.rating.slices import Condition, Period, rolling, where
 from tiltyard.rating.style import SPEED, STYLE, differences, left_side
 from tiltyard.rating.vote_fit import VoteFit, fit_votes
 from tiltyard.rating.votes import Votes
@@ -88,6 +89,10 @@ class RatingOptions:
     controls: tuple[str, ...] = ()
     """Names of covariates: `left_side`, or any `n` for which the votes have the traits `n_a` and `n_b`."""
     ridge: float = 0.0
+    bootstrap: int = 0
+    """Resamples for bootstrap intervals beside the sandwich ones; 0 is none."""
+    seed: int = 0
+    """Of the resamples."""
 
     @property
     def single_votes(self) -> bool:
@@ -154,7 +159,20 @@ def rate(votes: Votes, options: RatingOptions, *, now_us: int) -> Rated:
         ratings = fit(
             chosen.counts, both_bad=options.both_bad, anchor=options.anchor, confidence=options.confidence
         )
+    if options.bootstrap:
+        details["bootstrap"] = _bootstrap(chosen.counts, ratings, options)
     return Rated(chosen.counts, _named(ratings, options.method), details)
+
+
+def rate_over_time(
+    votes: Votes, options: RatingOptions, *, days: int = 30, step_days: int = 1
+) -> Iterator[tuple[Period, Rated]]:
+    """Rate each rolling window of the votes alone (`slices.rolling`); ages are taken at its end."""
+    chosen = where(votes, options.conditions)
+    for period in rolling(chosen, days=days, step_days=step_days):
+        part = period.of(chosen)
+        if len(part):
+            yield period, rate(part, options, now_us=period.end_us)
 
 
 def covariates_of(votes: Votes, controls: tuple[str, ...]) -> dict[str, NDArray[np.float64]]:
@@ -193,6 +211,39 @@ def _fit_single(votes: Votes, options: RatingOptions, now_us: int) -> VoteFit:
         anchor=options.anchor,
         confidence=options.confidence,
     )
+
+
+def _bootstrap(counts: PairCounts, ratings: Ratings, options: RatingOptions) -> Json:
+    """Bounds of each model; moved by the anchor as its rating was."""
+    if options.ties == "davidson" or options.single_votes:
+        raise InvalidRequest(
+            "bootstrap refits pair counts with ties as half wins; leave out weights, by_voter, controls and "
+            "Davidson's ties, whose intervals are sandwich intervals.",
+            param="bootstrap",
+        )
+    drawn = bootstrap(
+        counts,
+        seed=options.seed,
+        resamples=options.bootstrap,
+        both_bad=options.both_bad,
+        confidence=options.confidence,
+    )
+    free = fit(counts, both_bad=options.both_bad).ratings
+    moved = ratings.ratings - free  # by the anchor; nothing where there is none
+    bounds: dict[str, Json] = {
+        model: [round(float(value), 3) for value in (low, middle, high)]
+        for model, low, middle, high in zip(
+            drawn.models, drawn.lower + moved, drawn.median + moved, drawn.upper + moved, strict=True
+        )
+        if np.isfinite(middle)
+    }
+    return {
+        "seed": drawn.seed,
+        "resamples": drawn.resamples,
+        "completed": drawn.completed,
+        "converged": drawn.converged,
+        "bounds": bounds,
+    }
 
 
 def _named(ratings: Ratings, method: str) -> Ratings:

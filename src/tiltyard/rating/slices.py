@@ -107,6 +107,11 @@ class Period:
     def __str__(self) -> str:
         return f"[{_utc(self.start_us)}, {_utc(self.end_us)})"
 
+    @property
+    def until(self) -> str:
+        """Its end, UTC, to the minute."""
+        return _utc(self.end_us)[:16].replace("T", " ")
+
     def of(self, votes: Votes) -> Votes:
         """Return the votes cast in it: one at the start is in, one at the end is not."""
         times = votes.need_times()
