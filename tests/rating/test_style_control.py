@@ -154,3 +154,14 @@ def test_a_relative_difference_is_bounded_and_turns_with_the_sides() -> None:
     for wrong in ([-1.0], [np.nan]):
         with pytest.raises(InvalidRequest, match="negative or no number"):
             relative_difference(wrong, [1.0])
+
+
+def test_a_covariate_that_decides_every_vote_is_refused_and_a_ridge_makes_it_finite() -> None:
+    votes, *_ = known_truth(13, 200)
+    winning = {"winning": np.where(votes.outcome == 0, 1.0, -1.0)}
+    with pytest.raises(InvalidRequest, match="coefficient of winning is infinite") as caught:
+        fit_votes(votes, covariates=winning)
+    assert caught.value.param == "covariates"
+    finite = fit_votes(votes, covariates=winning, ridge=0.1)
+    assert finite.ratings.converged
+    assert 1 < finite.effect("winning").coefficient < 30

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import click
 
+from tiltyard.cli.answer_traits import LACKING, answer_traits
 from tiltyard.cli.leaderboard_tables import console_of_output, pairs_table, show, show_elo, show_history
 from tiltyard.cli.options import config_option, data_option
 from tiltyard.cli.settings import Settings, load_settings
@@ -22,10 +23,11 @@ from tiltyard.rating.counts import BothBad
 from tiltyard.rating.elo import EloConstants, elo_spread
 from tiltyard.rating.leaderboard import Evidence, lay_out
 from tiltyard.rating.matrix import win_matrix
-from tiltyard.rating.options import RatingOptions, Ties, Weight, rate, rate_over_time
+from tiltyard.rating.options import RatingOptions, Ties, Weight, expanded, rate, rate_over_time
 from tiltyard.rating.outcomes import EVENT_LABELS
 from tiltyard.rating.rated_models import RatedModel, rated_models
 from tiltyard.rating.slices import Condition, Period, where
+from tiltyard.rating.style import SPEED, STYLE
 from tiltyard.rating.votes import Unknown, Votes
 
 FILE_RULESET = "every-row-of-a-file/1"
@@ -166,7 +168,7 @@ def command(  # noqa: PLR0917  # click passes names
     )
     now_us = time.time_ns() // 1000
     source = (
-        read_log(settings, Window.parse(window), now_us)
+        read_log(settings, Window.parse(window), now_us, controls)
         if votes_file is None
         else read_file(votes_file, Window.parse(window), unknown)
     )
@@ -220,13 +222,21 @@ class Source(NamedTuple):
     evidence: Evidence
 
 
-def read_log(settings: Settings, window: Window, now_us: int) -> Source:
+def read_log(settings: Settings, window: Window, now_us: int, controls: tuple[str, ...] = ()) -> Source:
     """Read the votes of a log; a data directory without one is an error that says what to do."""
+    asked = [name for name in expanded(controls) if name in {*STYLE, *SPEED}]
     with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
         rows = log.votes()
         models = rated_models(log.identities())
-    admitted = admit(rows, window=window, now_us=now_us)
-    counted = admissible(row for row in rows if window.holds(row.time_us, now_us))
+        admitted = admit(rows, window=window, now_us=now_us)
+        counted = admissible(row for row in rows if window.holds(row.time_us, now_us))
+        traits: dict[str, list[float]] = {}
+        excluded = dict(admitted.excluded)
+        if asked:
+            told, traits = answer_traits(log, counted, asked)
+            if len(told) < len(counted):
+                excluded[LACKING] = len(counted) - len(told)
+            counted = told
     votes = Votes.from_columns(
         [row.behaviour_a for row in counted],
         [row.behaviour_b for row in counted],
@@ -236,14 +246,14 @@ def read_log(settings: Settings, window: Window, now_us: int) -> Source:
         time_us=[row.time_us for row in counted],
         voter=[row.voter for row in counted],
         pair_probability=[row.pair_probability for row in counted],
-        traits={"turns": [float(row.turns) for row in counted]},
+        traits={"turns": [float(row.turns) for row in counted], **traits},
     )
     evidence = Evidence(
         ruleset=admitted.ruleset,
         window=str(window),
         first_sequence=admitted.first_sequence,
         last_sequence=admitted.last_sequence,
-        excluded=admitted.excluded,
+        excluded=excluded,
     )
     return Source(votes, models, evidence)
 

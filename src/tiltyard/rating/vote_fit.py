@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,7 @@ _SCORE: Final = np.array([1.0, 0.0, 0.5, 0.5])  # by outcome code, for the left 
 _MAX_ITERATIONS = 100
 _STEP_TOLERANCE = 1e-11
 _LEAST_VARIANCE_SHARE = 0.25
+_MOST_LOG_ODDS = 30.0  # of a coefficient; beyond it p is 0 or 1 to the last bit
 _LEAST_CURVATURE = 1e-9  # of a covariate, as a share of what it has before ratings explain it
 _CHUNK_CELLS = 1 << 22  # cells of the table (voters, parameters) held at once: 32 MiB
 
@@ -296,7 +297,12 @@ def _maximise_rows(
         hessian = grounded(_hessian(rows, p, size, ridge), wide)
         if iteration == 1:
             _refuse_collinear(hessian, size, ridge, names)
-        step = np.linalg.solve(hessian, gradient)
+        if np.abs(beta).max() > _MOST_LOG_ODDS:
+            _refuse_separated(names, beta)
+        try:
+            step = np.linalg.solve(hessian, gradient)
+        except np.linalg.LinAlgError:
+            _refuse_separated(names, beta)
         step -= wide @ step
         while (
             reached := _objective(rows, theta + step[:size], beta + step[size:], ridge)
@@ -306,6 +312,16 @@ def _maximise_rows(
         if np.abs(step).max() < _STEP_TOLERANCE:
             return Optimum(theta, True, iteration, best), beta
     return Optimum(theta, False, _MAX_ITERATIONS, best), beta
+
+
+def _refuse_separated(names: tuple[str, ...], beta: NDArray[np.float64]) -> NoReturn:
+    # As with undefeated models there is no finite optimum, but no pair to which a virtual vote would belong.
+    furthest = names[int(np.argmax(np.abs(beta)))]
+    raise InvalidRequest(
+        f"{', '.join(names)} and the models together decide every vote, so the coefficient of {furthest} is "
+        "infinite; give a ridge above 0, or leave it out.",
+        param="covariates",
+    )
 
 
 def _refuse_collinear(hessian: NDArray[np.float64], size: int, ridge: float, names: tuple[str, ...]) -> None:
