@@ -18,9 +18,10 @@ import aiohttp
 
 from gateway_house import MODEL, House, running_house
 
-TOKENS, PAUSE_MS = 20, 1000
-SPREAD_S = 10.0
+TOKENS, PAUSE_MS = 40, 1000
+SPREAD_S = 20.0
 """Streams begin one after another over so long a time, as users do."""
+FILL_S = 8.0
 STOPPED_READERS = 20
 STAMP = re.compile(rb'"content":"([0-9.]+) ')
 
@@ -38,10 +39,12 @@ class Heard:
         return values[min(len(values) - 1, int(share * len(values)))]
 
 
-async def listen(session: aiohttp.ClientSession, house: House, heard: Heard, *, after_s: float = 0.0) -> None:
+async def listen(
+    session: aiohttp.ClientSession, house: House, heard: Heard, *, after_s: float, tokens: int = TOKENS
+) -> None:
     """One stream from begin to end."""
     await asyncio.sleep(after_s)
-    async with _ask(session, house, f"{TOKENS} {PAUSE_MS} 0") as answer:
+    async with _ask(session, house, f"{tokens} {PAUSE_MS} 0") as answer:
         async for line in answer.content:
             now = time.monotonic()
             if (stamp := STAMP.search(line)) is not None:
@@ -76,7 +79,7 @@ async def measure(house: House, streams: int) -> str:
             asyncio.create_task(listen(session, house, heard, after_s=SPREAD_S * place / streams))
             for place in range(streams)
         ]
-        await asyncio.sleep(SPREAD_S + TOKENS * PAUSE_MS / 2000)
+        await asyncio.sleep(SPREAD_S + 5)  # all have begun, none has ended
         full = house.gateway_kib()
         await asyncio.gather(*listening)
         print(f"{heard.whole} streams were whole", file=sys.stderr, flush=True)
@@ -84,9 +87,10 @@ async def measure(house: House, streams: int) -> str:
         beside, until = Heard(), asyncio.Event()
         before = house.gateway_kib()
         stopped = [asyncio.create_task(stop_reading(session, house, until)) for _ in range(STOPPED_READERS)]
-        await asyncio.sleep(SPREAD_S)  # until every buffer on their way is full
+        await asyncio.sleep(FILL_S)  # until every buffer on their way is full
         others = [
-            asyncio.create_task(listen(session, house, beside, after_s=place / 32)) for place in range(32)
+            asyncio.create_task(listen(session, house, beside, after_s=place / 32, tokens=10))
+            for place in range(32)
         ]
         await asyncio.gather(*others)
         after = house.gateway_kib()

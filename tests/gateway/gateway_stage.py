@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 from stand_in_worker import StandIn
 
 from tiltyard.events.log import EventLog
 from tiltyard.fleet.registry import Registry
 from tiltyard.gateway.app import create_gateway
-from tiltyard.gateway.connection import CarefulConnection
+from tiltyard.gateway.connection import CarefulConnection, CarefulSocket
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import DefaultSampling
 from tiltyard.router.router import Router
@@ -46,7 +47,13 @@ def worker_spec(name: str, directory: Path) -> WorkerSpec:
 def served(app: object) -> AbstractContextManager[str]:
     """Serve an ASGI app on a socket of its own in a thread, with the connections of `tiltyard up`."""
     return served_by(
-        uvicorn.Config(app, http=CarefulConnection, log_level="warning", timeout_graceful_shutdown=5)  # type: ignore[arg-type]
+        uvicorn.Config(
+            app,  # type: ignore[arg-type]
+            http=CarefulConnection,
+            ws=CarefulSocket,
+            log_level="warning",
+            timeout_graceful_shutdown=5,
+        )
     )
 
 
@@ -72,6 +79,7 @@ class Stage:
     log: EventLog
     workers: list[StandIn]
     registry: Registry
+    app: FastAPI
 
 
 @contextmanager
@@ -88,7 +96,7 @@ def staged(log: EventLog, directory: Path, workers: int = 1, **gateway: Any) -> 
         asyncio.run(announce())
         app = create_gateway(router=Router(registry, ALIASES), log=log, **gateway)
         with served(app) as url:
-            yield Stage(url, log, stand_ins, registry)
+            yield Stage(url, log, stand_ins, registry, app)
 
 
 def _all_served(apps: list[object]) -> Iterator[list[str]]:

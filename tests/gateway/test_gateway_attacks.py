@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import ssl
@@ -16,6 +17,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
+from websockets.asyncio.client import connect
 
 from own_certificate import write_certificate
 from tiltyard.cli.serving import server_config, trust_only
@@ -24,14 +26,18 @@ from tiltyard.errors import ConfigurationError
 from tiltyard.events.log import EventLog
 from tiltyard.fleet.registry import Registry
 from tiltyard.gateway import body
-from tiltyard.gateway.connection import CarefulConnection
+from tiltyard.gateway.connection import MAX_HEAD_BYTES, CarefulConnection
 
 CHAT = "/v1/chat/completions"
 
 
-def line_to(url: str) -> socket.socket:
+def address_of(url: str) -> tuple[str, int]:
     host, _, port = url.removeprefix("http://").rpartition(":")
-    line = socket.create_connection((host, int(port)), timeout=20)
+    return host, int(port)
+
+
+def line_to(url: str) -> socket.socket:
+    line = socket.create_connection(address_of(url), timeout=20)
     line.sendall(b"GET /health HTTP/1.1\r\n")
     return line
 
@@ -92,6 +98,66 @@ def test_a_body_that_never_ends_is_cut_off_by_time(stage: Stage, monkeypatch: py
         assert heard.startswith(b"HTTP/1.1 408 ")
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST /nowhere HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100\r\n\r\n{",
+        b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100\r\n\r\n{",
+        b"POST /nowhere HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx-slow: ",
+    ],
+    ids=["refused", "answered", "trailers"],
+)
+def test_a_body_that_nobody_reads_does_not_keep_the_connection(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, head: bytes
+) -> None:
+    """An answer without reading, and then a byte now and again, held a connection for ever."""
+    monkeypatch.setattr(CarefulConnection, "message_within_s", 0.3)
+    with socket.create_connection(address_of(stage.url), timeout=20) as line:
+        line.sendall(head)
+        heard = line.recv(65536)
+        line.sendall(b" ")  # ends the time for which an idle connection is kept
+        heard += all_of(line)
+    assert heard.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 404 "))
+    assert b"HTTP/1.1 408 " in heard
+
+
+def test_trailers_that_never_end_are_cut_off_by_size(stage: Stage) -> None:
+    with socket.create_connection(address_of(stage.url), timeout=20) as line:
+        line.sendall(
+            b"POST /nowhere HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
+        )
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            while sent < 64 << 20:
+                line.sendall(b"x: " + b"y" * 8000 + b"\r\n")
+                sent += 8005
+    assert sent < 16 << 20  # what the sockets' buffers take
+
+
+def test_a_body_in_the_smallest_chunks_is_read(stage: Stage) -> None:
+    message = {"role": "user", "content": "x" * 50_000}
+    text = orjson.dumps({"model": "chat", "messages": [message], "max_tokens": 1})
+    chunks = b"".join(b"1\r\n" + text[place : place + 1] + b"\r\n" for place in range(len(text)))
+    assert len(chunks) > 4 * MAX_HEAD_BYTES
+    with socket.create_connection(address_of(stage.url), timeout=20) as line:
+        line.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
+        line.sendall(chunks + b"0\r\n\r\n")
+        assert all_of(line).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_socket_is_not_bound_by_the_time_of_a_body(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CarefulConnection, "message_within_s", 0.2)
+    async with connect(stage.url.replace("http", "ws") + "/v1/chat/ws") as line:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(line.recv(), 0.5)  # were it bound, the connection would have been cut
+        await line.send('{"type": "cancel"}')
+        await (await line.ping())
+
+
 @pytest.mark.parametrize("depth", [100, 1_000, 100_000, 1_000_000])
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
 def test_nesting_is_no_way_to_the_stack(stage: Stage, depth: int, opening: str) -> None:
@@ -105,6 +171,19 @@ def test_nesting_is_no_way_to_the_stack(stage: Stage, depth: int, opening: str) 
     ):
         answer = httpx2.post(stage.url + CHAT, content=text.encode())
         assert answer.status_code in (400, 413), answer.text
+
+
+@pytest.mark.parametrize("name", ["host", "origin", "authorization", "x-api-key"])
+def test_who_comes_in_by_a_header_sends_it_once(stage: Stage, name: str) -> None:
+    """A proxy in front may have judged by the other one."""
+    host = stage.url.removeprefix("http://")
+    headers = [("host", host), (name, host), ("origin", stage.url), (name, stage.url)]
+    with socket.create_connection(address_of(stage.url), timeout=20) as line:
+        head = b"".join(f"{name}: {value}\r\n".encode() for name, value in headers)
+        line.sendall(b"GET /v1/models HTTP/1.1\r\nconnection: close\r\n" + head + b"\r\n")
+        heard = all_of(line)
+    assert heard.startswith(b"HTTP/1.1 400 ")
+    assert f"headers {name}; send one".encode() in heard
 
 
 def test_no_other_site_may_read_or_ask(stage: Stage) -> None:
@@ -154,6 +233,23 @@ def test_a_certificate_makes_it_https(tmp_path: Path) -> None:
         old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
         old.maximum_version = ssl.TLSVersion.TLSv1_2
         assert httpx2.get(secure, verify=old).status_code == 200
+
+
+@pytest.mark.timeout(25)  # TLS alone would wait half a minute for the client's goodbye
+def test_an_idle_client_does_not_hold_up_the_end_of_the_server(tmp_path: Path) -> None:
+    context = trust_only(write_certificate(tmp_path))
+
+    async def show(request: Request) -> JSONResponse:
+        return JSONResponse(1)
+
+    app = Starlette(routes=[Route("/", show)])
+    setting = 'tls_cert = "cert.pem"\ntls_key = "key.pem"'
+    with contextlib.ExitStack() as after_the_server, configured(tmp_path, setting, app) as url:
+        host, _, port = url.removeprefix("http://").rpartition(":")
+        plain = after_the_server.enter_context(socket.create_connection((host, int(port)), timeout=20))
+        line = after_the_server.enter_context(context.wrap_socket(plain, server_hostname=host))
+        line.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert line.recv(100).startswith(b"HTTP/1.1 200 ")
 
 
 @contextlib.contextmanager

@@ -93,6 +93,21 @@ def test_a_message_that_reached_its_limit_says_so(stage: Stage) -> None:
         ({"messages": [{"role": "assistant", "content": "I am"}]}, "messages[0]"),
         ({"system": [{"type": "image"}]}, "system[0]"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "text", "text": "x"},
+                            {"type": "tool_result", "tool_use_id": "t"},
+                        ],
+                    }
+                ]
+            },
+            "messages[0].content[1].tool_use_id",
+        ),
+        ({"tools": [{"name": "f", "input_schema": {}}] * 2}, "tools[1].name"),
     ],
 )
 def test_a_refusal_has_anthropics_shape_and_names_the_field(

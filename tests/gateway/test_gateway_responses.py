@@ -156,6 +156,8 @@ def test_a_form_is_demanded_by_text_format(stage: Stage, client: OpenAI) -> None
         ({"text": {"verbosity": "high"}}, "text.verbosity"),
         ({"previous_response_id": "x"}, "previous_response_id"),
         ({"tool_choice": "required"}, "tool_choice"),
+        ({"input": [{"type": "function_call_output", "call_id": "t", "output": "1"}]}, "input[0].call_id"),
+        ({"tools": [{"type": "function", "name": "f", "parameters": {}}] * 2}, "tools[1].name"),
         ({"input": "!refuse"}, "input"),
     ],
 )

@@ -225,7 +225,7 @@ async def test_wrong_content_is_called_content_wherever_it_would_stand(stage: St
     [({"Host": "evil.example"}, "host_refused"), ({"Origin": "https://evil.example"}, "origin_refused")],
 )
 async def test_a_page_of_somebody_else_may_not_open_the_socket(
-    stage: Stage, headers: dict[str, str], code: str
+    stage: Stage, headers: dict[str, str], code: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     host, port = stage.url.removeprefix("http://").split(":")
     url = f"ws://{headers.get('Host', host)}/v1/chat/ws"
@@ -236,6 +236,7 @@ async def test_a_page_of_somebody_else_may_not_open_the_socket(
     response = refused.value.response
     assert response.status_code == 403
     assert json.loads(response.body or b"")["error"]["code"] == code
+    assert not caplog.records  # a stranger could fill the log
 
 
 async def test_our_own_pages_may_open_the_socket(stage: Stage) -> None:

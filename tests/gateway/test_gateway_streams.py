@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import socket
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -103,7 +104,8 @@ def test_requests_leave_nothing_in_memory(stage: Stage, http: httpx2.Client) -> 
             kept.clear()
         until_nothing_runs(http)
         gc.collect()
-        return len(gc.get_objects())
+        # SQLite's connections keep weak references to up to 200 cursors that are gone.
+        return sum(type(one) is not weakref.ReferenceType for one in gc.get_objects())
 
     before = objects_after(100)
-    assert objects_after(200) - before < 200  # a request that stays is several objects
+    assert objects_after(200) - before < 150  # a request that stays is several objects

@@ -6,13 +6,12 @@ import asyncio
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx2
 import pytest
 from gateway_stage import served
 from openai import OpenAI
-from real_house import House, real_house, say
+from real_house import House, say
 
 from tiltyard.client import Caller, Program, Retries, tool
 from tiltyard.events.log import EventLog
@@ -64,12 +63,9 @@ class Tenancy:
 
 
 @pytest.fixture(scope="module")
-def tenancy(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenancy]:
+def tenancy(house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenancy]:
     directory = tmp_path_factory.mktemp("tenancy")
-    with (
-        real_house(model_path, tmp_path_factory.mktemp("house")) as house,
-        EventLog.open(directory / "log.db", keys=directory / "keys.db") as log,
-    ):
+    with EventLog.open(directory / "log.db", keys=directory / "keys.db") as log:
         registry = Registry()
 
         async def announce() -> None:

@@ -263,5 +263,7 @@ def test_any_text_reads_the_same_however_it_is_cut(
     pieces = [written[a:b] for a, b in zip([0, *cuts], [*cuts, len(written)], strict=True)]
     assert read(format_name, pieces, live=live, single=single) == whole
     assert read(format_name, list(written), live=live, single=single) == whole
-    if not whole.calls:
+    if not whole.calls and live:  # but for the beginning of a call that was cut short
+        assert written.startswith(whole.text)
+    elif not whole.calls:
         assert whole.text == written

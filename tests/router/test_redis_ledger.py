@@ -15,7 +15,7 @@ from tiltyard.errors import ConfigurationError
 from tiltyard.events.ids import new_id
 from tiltyard.router.ledger import Account, Ask, Hold, Used
 from tiltyard.router.redis_ledger import LEASE_S, RedisLedger
-from tiltyard.router.resp import RedisAddress, StoreUnreachable
+from tiltyard.router.resp import RedisAddress, RedisConnection, StoreUnreachable
 from tiltyard.router.tenants import TenantTerms
 
 
@@ -132,6 +132,22 @@ async def test_a_password_and_a_database_are_honoured(redis_url: str, clock: Clo
         assert "else" not in refused.value.message
         for ledger in (right, wrong, elsewhere):
             await ledger.aclose()
+
+
+async def test_a_connection_whose_opening_was_cancelled_is_opened_anew(tmp_path: Path) -> None:
+    """Else what follows would be carried out on database 0."""
+    with running_redis(tmp_path, "--requirepass", "x") as url:
+        place = url.removeprefix("redis://").removesuffix("/0")
+        connection = RedisConnection(RedisAddress.parse(f"redis://:x@{place}/5"))
+        call = asyncio.ensure_future(connection.call("PING"))
+        while connection._writer is None:  # noqa: ASYNC110 - then it waits for the reply to AUTH
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        info = await connection.call("CLIENT", "INFO")
+        assert isinstance(info, bytes)
+        assert b" db=5 " in info
+        await connection.aclose()
 
 
 @pytest.mark.parametrize("url", ["http://x", "redis:///0", "redis://h:port", "redis://h/name", "cache:6379"])

@@ -11,8 +11,9 @@ from tiltyard.errors import Overloaded, UpstreamFailed
 from tiltyard.wire.answers import usage_json
 from tiltyard.wire.messages_answer import MessagesPhrasing
 from tiltyard.wire.phrasing import AnswerEnd, Chunk, OpenAiPhrasing, Phrasing
-from tiltyard.wire.responses import echoed, responses_request
+from tiltyard.wire.responses import responses_request
 from tiltyard.wire.responses_answer import ResponsesPhrasing
+from tiltyard.wire.responses_chat import echoed
 from tiltyard.wire.sse import DONE, SseParser
 
 USAGE = usage_json(10, 2, 4)

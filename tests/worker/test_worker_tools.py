@@ -166,6 +166,16 @@ async def test_an_answer_that_is_cut_within_a_call_says_length() -> None:
         assert message["tool_calls"] == [called('{"a": 7, "b": true')]
 
 
+@pytest.mark.parametrize("tokens", [12, 25])
+async def test_a_forced_call_that_is_cut_before_its_arguments_is_no_content(tokens: int) -> None:
+    """A client showed its user `<tool_call>{"name": `."""
+    async with toy(CALL) as worker:
+        message, end = await both(worker, chat(max_tokens=tokens, tool_choice="required"))
+        assert end == "length"
+        assert not message["content"]
+        assert "tool_calls" not in message
+
+
 async def test_a_call_is_forced_from_a_model_that_would_say_something_else() -> None:
     """vLLM PR #9209: a named function ended with `stop`."""
     named = {"type": "function", "function": {"name": "add"}}

@@ -37,7 +37,7 @@ from tiltyard.fleet.process import LaunchProgress
 from tiltyard.fleet.records import FleetRecorder
 from tiltyard.fleet.registry import Registry
 from tiltyard.gateway.app import create_gateway
-from tiltyard.gateway.connection import CarefulConnection
+from tiltyard.gateway.connection import CarefulConnection, CarefulSocket
 from tiltyard.router.ledger import Ledger, MemoryLedger
 from tiltyard.router.redis_ledger import RedisLedger
 from tiltyard.router.router import Router
@@ -211,6 +211,7 @@ def server_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=CarefulConnection,
+        ws=CarefulSocket,
         log_level="warning",
         access_log=False,
         server_header=False,

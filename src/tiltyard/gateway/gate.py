@@ -66,16 +66,9 @@ class Gate:
         if path in OPEN_PATHS:
             return Caller(DEFAULT_TENANT, UNLIMITED, scopes=frozenset())
         caller = await self.caller_of(shown)
-        needed: keyring.Scope = "admin" if _is_admin(path) or path in ADMIN_PATHS else "inference"
-        for scope, why in ((needed, path), ("evaluate", HEADER_BLIND)):
-            if why == HEADER_BLIND and HEADER_BLIND.encode() not in headers:
-                continue
-            if scope not in caller.scopes:
-                raise MissingScope(
-                    f"{why} needs the scope {scope}, which this key lacks "
-                    f"(it has {', '.join(sorted(caller.scopes))}); use another key",
-                    param=None,
-                )
+        _check_scope(caller, "admin" if _is_admin(path) or path in ADMIN_PATHS else "inference", path)
+        if HEADER_BLIND.encode() in headers:
+            _check_scope(caller, "evaluate", HEADER_BLIND)
         return caller
 
     async def caller_of(self, shown: str | None) -> Caller:
@@ -130,6 +123,14 @@ class GateMiddleware:
             await self.app(scope, receive, _with_standing(send, caller))
         finally:
             CALLER.reset(token)
+
+
+def _check_scope(caller: Caller, scope: keyring.Scope, wanted: str) -> None:
+    if scope not in caller.scopes:
+        raise MissingScope(
+            f"{wanted} needs the scope {scope}, which this key lacks "
+            f"(it has {', '.join(sorted(caller.scopes))}); use another key"
+        )
 
 
 def _shown_key(headers: Mapping[bytes, str]) -> str | None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tiltyard.errors import InvalidRequest
 from tiltyard.events.ids import new_id
 from tiltyard.gateway.connection import MAX_HEAD_BYTES
 from tiltyard.gateway.errors import HeadTooLarge, Refused, error_response
@@ -19,6 +20,8 @@ from tiltyard.wire.hosts import LOOPBACK_NAMES, host_name, origin_host
 
 ANY_HOST = "*"
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_ONCE = frozenset({b"host", b"origin", b"authorization", b"x-api-key"})
+"""Headers by which we decide who may come in."""
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -35,9 +38,10 @@ class Guard:
             await self.app(scope, receive, send)
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        refusal = _too_large(scope) or _ambiguous(scope) or self._refusal(scope, headers)
         if scope["type"] == "http":
             send = _with_request_id(send, headers.get(b"x-request-id", ""))
-        if (refusal := _too_large(scope) or self._refusal(scope, headers)) is None:
+        if refusal is None:
             await self.app(scope, receive, send)
         else:  # a WebSocket's handshake is answered as any other request
             await error_response(refusal, path=scope["path"])(scope, receive, send)
@@ -65,6 +69,15 @@ def _too_large(scope: Scope) -> HeadTooLarge | None:
     return HeadTooLarge(
         f"the request's head has {size:,} bytes; at most {MAX_HEAD_BYTES:,} are read. Send less."
     )
+
+
+def _ambiguous(scope: Scope) -> InvalidRequest | None:
+    """A proxy may read the first of two headers where we read the last one."""
+    names = [name for name, _ in scope["headers"] if name in _ONCE]
+    twice = next((name.decode() for name in names if names.count(name) > 1), None)
+    if twice is None:
+        return None
+    return InvalidRequest(f"there are {names.count(twice.encode())} headers {twice}; send one", param=twice)
 
 
 def _with_request_id(send: Send, asked: str) -> Send:

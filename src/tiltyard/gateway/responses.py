@@ -26,8 +26,9 @@ from tiltyard.gateway.taking import take
 from tiltyard.gateway.tokens import rendering
 from tiltyard.identity.canonical import Json
 from tiltyard.wire.openai import ChatCompletionRequest, chat_request
-from tiltyard.wire.responses import Earlier, ResponsesRequest, echoed, responses_request, to_chat
+from tiltyard.wire.responses import ResponsesRequest, responses_request
 from tiltyard.wire.responses_answer import ResponsesPhrasing, error_of, generation_id
+from tiltyard.wire.responses_chat import Earlier, echoed, to_chat
 
 KEPT = "response"
 """The member of a vaulted prompt that says what the response told of its request."""

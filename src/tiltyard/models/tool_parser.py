@@ -78,10 +78,13 @@ class ToolParser:
         return self._taken()
 
     def finish(self) -> Piece:
-        """The answer is over: what waits to become a call is content."""
+        """The answer is over: what waits to become a call is content.
+
+        Not with `live`: the grammar would have made a call of it, so it is the beginning of one that was cut short.
+        """
         while self._buffer and not self.done and self._step(final=True):
             pass
-        if not self.done:
+        if not self.done and not self._live:
             if self._state == "call" and not self._begun:
                 self._text.append(self._raw + self._reader.text + self._buffer)
             elif self._state == "section" and not self._in_section:

@@ -118,11 +118,15 @@ class RedisConnection:
             self.address.host, self.address.port, ssl=context, limit=MAX_REPLY_BYTES
         )
         self._reading = asyncio.create_task(self._read(reader))
-        if self.address.password is not None:
-            names = () if self.address.user is None else (self.address.user,)
-            self._must(await self._send(("AUTH", *names, self.address.password)))
-        if self.address.database:
-            self._must(await self._send(("SELECT", str(self.address.database))))
+        try:
+            if self.address.password is not None:
+                names = () if self.address.user is None else (self.address.user,)
+                self._must(await self._send(("AUTH", *names, self.address.password)))
+            if self.address.database:
+                self._must(await self._send(("SELECT", str(self.address.database))))
+        except BaseException as error:  # cancelled, perhaps: a connection on the wrong database is none
+            self._drop(error)
+            raise
 
     def _must(self, reply: Reply) -> None:
         if isinstance(reply, RedisRefusal):

@@ -227,6 +227,9 @@ CHAT_NAMES: Mapping[str, str] = {
     "response_format": "output_config.format",
     "stop": "stop_sequences",
     "user": "metadata.user_id",
+    "messages[].tool_call_id": "messages[].tool_use_id",
+    "tools[].function": "tools[]",
+    "tools[].function.parameters": "tools[].input_schema",
 }
 """The chat request's fields as an Anthropic client knows them."""
 
@@ -266,9 +269,9 @@ def to_chat(asked: Conversation) -> ChatFields:
         messages.append({"role": "system", "content": _text(asked.system)})
         places.append("system")
     for index, turn in enumerate(asked.messages):
-        for message in _messages(turn, f"messages[{index}]"):
+        for message, place in _messages(turn, f"messages[{index}]"):
             messages.append(message)
-            places.append(f"messages[{index}]")
+            places.append(place)
     if asked.messages[-1].role == "assistant":
         raise InvalidRequest(
             f"messages[{len(asked.messages) - 1}] is the assistant's; the last message must be the user's: "
@@ -304,23 +307,28 @@ def _generation(asked: MessagesRequest) -> dict[str, Json]:
     }
 
 
-def _messages(turn: MessageTurn, place: str) -> list[dict[str, Json]]:
-    """A turn as chat messages: results of tools are messages of their own, before the user's words."""
+def _messages(turn: MessageTurn, place: str) -> list[tuple[dict[str, Json], str]]:
+    """A turn as chat messages, each with its place: results of tools are messages of their own, before the user's words."""
     words = [block for block in turn.content if isinstance(block, TextBlock)]
     if turn.role == "assistant":
         calls: list[Json] = [_call(block, place) for block in turn.content if isinstance(block, ToolUseBlock)]
         if any(isinstance(block, ToolResultBlock) for block in turn.content):
             raise InvalidRequest(f"{place}: a tool_result stands in a turn of the user", param=place)
         message: dict[str, Json] = {"role": "assistant", "content": _text(words)}
-        return [{**message, "content": _text(words) or None, "tool_calls": calls} if calls else message]
+        called = {**message, "content": _text(words) or None, "tool_calls": calls}
+        return [(called if calls else message, place)]
     if any(isinstance(block, ToolUseBlock) for block in turn.content):
         raise InvalidRequest(f"{place}: a tool_use stands in a turn of the assistant", param=place)
-    results: list[dict[str, Json]] = [
-        {"role": "tool", "tool_call_id": block.tool_use_id, "content": _text(block.content)}
-        for block in turn.content
+    results: list[tuple[dict[str, Json], str]] = [
+        (
+            {"role": "tool", "tool_call_id": block.tool_use_id, "content": _text(block.content)},
+            f"{place}.content[{number}]",
+        )
+        for number, block in enumerate(turn.content)
         if isinstance(block, ToolResultBlock)
     ]
-    return [*results, {"role": "user", "content": _text(words)}] if words or not results else results
+    said: dict[str, Json] = {"role": "user", "content": _text(words)}
+    return [*results, (said, place)] if words or not results else results
 
 
 def _call(block: ToolUseBlock, place: str) -> dict[str, Json]:

@@ -13,7 +13,7 @@ from tiltyard.identity.canonical import Json
 from tiltyard.wire.answers import UsageJson
 from tiltyard.wire.phrasing import AnswerEnd, Chunk, Phrasing
 from tiltyard.wire.renaming import rename
-from tiltyard.wire.responses import CHAT_NAMES
+from tiltyard.wire.responses_chat import CHAT_NAMES
 from tiltyard.wire.sse import frame
 
 INCOMPLETE: Mapping[str, str] = {
