@@ -221,7 +221,7 @@ def _examine_voters(
     for voter, own in tested.items():
         a = np.array([place[vote.behaviour_a] for vote in own])
         b = np.array([place[vote.behaviour_b] for vote in own])
-        outcomes = encode([vote.choice for vote in own], EVENT_LABELS)
+        outcomes = encode([vote.choice for vote in own], EVENT_LABELS).astype(np.int64)
         others = everybody.without(a, b, outcomes)
         findings[voter] = examine(others.of(a, b), a, b, outcomes, others=others.votes(a, b))
     return counts.models, findings
