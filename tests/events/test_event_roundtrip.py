@@ -11,7 +11,7 @@ import pytest
 from event_samples import SOURCE, projections_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 from pydantic.fields import FieldInfo
 
 from tiltyard.errors import Conflict
@@ -39,6 +39,12 @@ SCALINGS = st.one_of(  # the fields of one type mean nothing to another
     st.builds(RopeScaling, type=st.just("llama3"), factor=st.floats(1, 64), high_freq_factor=st.floats(2, 8)),
 )
 
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-SAFE, SAFE) | st.floats(-SAFE, SAFE) | NAMES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=5,
+)
+
 
 def values_of(annotation: object) -> st.SearchStrategy[object]:
     """Make values of an annotation that the schema uses."""
@@ -63,6 +69,8 @@ def values_of(annotation: object) -> st.SearchStrategy[object]:
         return st.dictionaries(values_of(arguments[0]), values_of(arguments[1]), max_size=3)
     if annotation is RopeScaling:
         return SCALINGS
+    if annotation is JsonValue:
+        return ANY_JSON
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return models_of(annotation)
     simple = {
