@@ -16,6 +16,7 @@ import random
 import resource
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,6 +58,7 @@ def main() -> None:
     }
     for what, best in seconds.items():
         print(f"  tiltyard    {what:36} {best * 1000:9.1f} ms")
+    print(f"  tiltyard    memory above the rows, at most {traced_mib(rows):22.0f} MiB")
     print(f"  peak memory with the rows as Python strings {peak_mib():,.0f} MiB")
     if PEER_MISSING is not None:
         print(f"no ratios: {PEER_MISSING} is not installed (pip install arena-rank==0.1.1)")
@@ -98,7 +100,7 @@ def against_peer(rows: Rows, ours: Ratings, ours_from_rows: float, ours_fit: flo
     furthest = max(
         abs(ratings[model] - rating) for model, rating in zip(ours.models, ours.ratings, strict=True)
     )
-    prepare_s, fit_s = timed(prepare, repeats=1), timed(fit_peer, repeats=2)
+    prepare_s, fit_s = timed(prepare, repeats=2), timed(fit_peer, repeats=2)
     print(f"  arena-rank  preprocessing from rows              {prepare_s * 1000:9.1f} ms")
     print(f"  arena-rank  fit and sandwich                     {fit_s * 1000:9.1f} ms")
     print(f"  largest difference of a rating, with its default tolerance: {furthest:.2f} points")
@@ -115,6 +117,15 @@ def timed(work: Callable[[], object], repeats: int = REPEATS) -> float:
         work()
         best = min(best, time.perf_counter() - start)
     return best
+
+
+def traced_mib(rows: Rows) -> float:
+    """Return the most that rating the rows held beside them; NumPy reports its arrays to tracemalloc."""
+    tracemalloc.start()
+    fit(PairCounts.from_votes(*rows))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak / 2**20
 
 
 def peak_mib() -> float:

@@ -10,8 +10,9 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from tiltyard.cli.leaderboard import read_votes, show
+from tiltyard.cli.leaderboard_tables import show
 from tiltyard.cli.main import main
+from tiltyard.cli.vote_files import read_votes
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import Choice, VoteCast
 from tiltyard.rating.leaderboard import Evidence, make_leaderboard
@@ -87,7 +88,7 @@ def test_an_earlier_version_says_so_in_its_row(tmp_path: Path) -> None:
         for key in ("old", "new")
     )
     board = make_leaderboard(
-        read_votes(Path(votes)), models=[old, new], evidence=Evidence(ruleset="tests"), minimum_votes=1
+        read_votes(Path(votes)).counts, models=[old, new], evidence=Evidence(ruleset="tests"), minimum_votes=1
     )
     console = Console(width=80, file=StringIO())
     show(board, console, address="http://127.0.0.1/")
@@ -134,3 +135,163 @@ def test_a_missing_log_and_a_senseless_window_are_said(tmp_path: Path) -> None:
     votes = write(tmp_path / "votes.csv", "x,y,tie")
     assert "has no times" in run("--votes", votes, "--window", "30d", status=1)
     assert "window is 'soon'" in run("--votes", votes, "--window", "soon", status=1)
+
+
+def many(path: Path) -> str:
+    """Votes with every optional column, 3:1 for plum in English and 1:3 in Chinese."""
+    rows = ["model_a,model_b,winner,voter,tstamp,pair_prob,language,length_a,length_b"]
+    for number in range(80):
+        language = "en" if number % 2 else "zh"
+        better = "model_a" if (number % 8 < 6) == (language == "en") else "model_b"
+        sides = "plum,quince"
+        if number % 3 == 0:
+            sides, better = "quince,plum", "model_b" if better == "model_a" else "model_a"
+        winner = "tie" if number % 10 == 0 else better
+        rows.append(
+            f"{sides},{winner},v{number % 9},{1000 + number * 43_200},0.5,{language},{number % 7 + 1},3"
+        )
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def test_options_reach_the_fit_and_are_named_in_the_method(tmp_path: Path) -> None:
+    votes = many(tmp_path / "votes.csv")
+    plain = json.loads(run("--votes", votes, "--json"))
+    assert "details" not in plain
+    body = json.loads(
+        run(
+            "--votes",
+            votes,
+            "--json",
+            "--by-voter",
+            "--control",
+            "length",
+            "--control",
+            "left_side",
+            "--simultaneous",
+            "--weight",
+            "half-life=10d",
+            "--where",
+            "language=en",
+            "--anchor",
+            "quince=1000",
+            "--pairs",
+            "1",
+        )
+    )
+    assert body["method"] == (
+        "bradley-terry/1 + half-life=10d + by-voter + control(length, left_side) + where language=en"
+    )
+    assert (body["votes"], body["details"]["voters"]) == (40, 9)
+    assert [effect["name"] for effect in body["details"]["effects"]] == ["length", "left_side"]
+    assert {row["name"]: row["rating"] for row in body["rows"]}["quince"] == 1000
+    assert body["rows"][0]["ranks_simultaneous"]
+    assert body["worst_connected"][0]["votes"] == 40
+    assert body["digest"] != plain["digest"]
+
+
+def test_ties_have_a_strength_when_asked(tmp_path: Path) -> None:
+    votes = write(
+        tmp_path / "votes.csv", *["plum,quince,a"] * 8, *["plum,quince,b"] * 2, *["plum,quince,tie"] * 6
+    )
+    # nu = 6 / sqrt(8 * 2)
+    assert "tie strength 1.500" in run("--votes", votes, "--ties", "davidson")
+
+
+def test_a_window_of_a_file_ends_with_its_newest_vote(tmp_path: Path) -> None:
+    # Two votes a day: three days hold six, and the one exactly three days older is out.
+    body = json.loads(
+        run("--votes", many(tmp_path / "votes.csv"), "--json", "--window", "3d", "--minimum-votes", "1")
+    )
+    assert (body["votes"], body["window"]) == (6, "3d")
+
+
+def test_unknown_outcomes_are_counted_when_asked(tmp_path: Path) -> None:
+    votes = write(
+        tmp_path / "votes.csv", *["plum,quince,a", "plum,quince,b"] * 6, "plum,quince,", "plum,quince,dunno"
+    )
+    assert "2 of 14 votes have an outcome that means nothing" in run("--votes", votes, status=1)
+    body = json.loads(run("--votes", votes, "--json", "--unknown", "count"))
+    assert body["votes"] == 12
+    assert body["excluded"] == {"unknown outcome ''": 1, "unknown outcome 'dunno'": 1}
+
+
+def test_elo_shows_what_the_order_decides(tmp_path: Path) -> None:
+    votes = many(tmp_path / "votes.csv")
+    body = json.loads(run("--votes", votes, "--elo", "--json", "--elo-constants", "k=32,initial=1500"))
+    assert sum(row["rating"] for row in body["rows"]) == pytest.approx(3000, abs=0.01)
+    assert all(row["shuffled_deviation"] > 0 for row in body["rows"])
+    assert body == json.loads(
+        run("--votes", votes, "--elo", "--json", "--elo-constants", "k=32,initial=1500")
+    )
+    assert "sd of orders" in run("--votes", votes, "--elo")
+
+
+def test_pairs_are_printed_with_their_prediction(tmp_path: Path) -> None:
+    output = run("--votes", many(tmp_path / "votes.csv"), "--pairs", "3")
+    assert "least connected" in output
+    assert "most surprising" in output
+
+
+def test_the_log_carries_voters_probabilities_and_turns(tmp_path: Path) -> None:
+    with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
+        for number in range(16):
+            log.append_blocking(vote(number, "b" if number % 4 == 0 else "a"), subject="bat", source="tests")
+    body = json.loads(
+        run(
+            "--data",
+            str(tmp_path),
+            "--json",
+            "--by-voter",
+            "--weight",
+            "inverse-probability",
+            "--where",
+            "turns=1",
+        )
+    )
+    assert (body["votes"], body["details"]["voters"]) == (16, 1)
+    assert body["rows"][0]["rating"] == pytest.approx(1095.424, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--anchor", "plum"), "write MODEL=POINTS"),
+        (("--where", "colour=red"), "no trait 'colour'"),
+        (("--weight", "age"), "is no weight"),
+        (("--control", "style"), "headers_a and headers_b"),
+        (("--ties", "davidson", "--by-voter"), "pair counts"),
+        (("--elo", "--elo-constants", "k=much"), "no constants of Elo"),
+    ],
+)
+def test_an_option_that_cannot_be_honoured_is_refused_by_name(
+    tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    assert said in " ".join(run("--votes", many(tmp_path / "votes.csv"), *arguments, status=1).split())
+
+
+def test_windows_roll_over_the_votes_of_a_file(tmp_path: Path) -> None:
+    # 80 votes, two a day for 40 days: windows of 30 days that end 4 days apart, the last at day 40
+    votes = many(tmp_path / "votes.csv")
+    body = json.loads(run("--votes", votes, "--rolling", "30", "--step", "4", "--json"))
+    assert [window["end_us"] // 86_400_000_000 for window in body] == [32, 36, 40]
+    assert [window["votes"] for window in body] == [60, 60, 60]
+    lower, rating, upper = body[-1]["ratings"]["plum"]
+    assert lower < rating < upper
+    assert "1970-02-10 00:00" in run("--votes", votes, "--rolling", "30")
+
+
+def test_bootstrap_bounds_are_in_the_json(tmp_path: Path) -> None:
+    votes = many(tmp_path / "votes.csv")
+    body = json.loads(run("--votes", votes, "--json", "--bootstrap", "10", "--seed", "5"))
+    assert (body["details"]["bootstrap"]["resamples"], body["details"]["bootstrap"]["seed"]) == (10, 5)
+    assert set(body["details"]["bootstrap"]["bounds"]) == {"plum", "quince"}
+    assert "10 resamples of seed 5" in run("--votes", votes, "--bootstrap", "10", "--seed", "5")
+
+
+def test_groups_are_refused_when_asked(tmp_path: Path) -> None:
+    votes = write(tmp_path / "votes.csv", *["plum,quince,a", "plum,quince,b", "fig,date,a", "fig,date,b"] * 5)
+    assert "2 groups" in run("--votes", votes)
+    assert "(1) date, fig; (2) plum, quince" in " ".join(
+        run("--votes", votes, "--connected", status=1).split()
+    )

@@ -61,6 +61,7 @@ def test_three_models_that_agree_exactly() -> None:
 
 
 def test_both_bad_is_a_tie_or_nothing_by_name() -> None:
+    """FastChat #1440: "both bad" was a tie without anybody saying so."""
     counts = pair(3, 1, 0, 4)
     assert fit(counts).ratings[0] == pytest.approx(1000 + 200 * math.log10(5 / 3))
     dropped = fit(counts, both_bad="drop")
@@ -72,7 +73,7 @@ def test_both_bad_is_a_tie_or_nothing_by_name() -> None:
 
 
 def test_an_anchor_moves_every_rating_and_widens_no_interval() -> None:
-    # FastChat issue 3377: anchored bootstrap draws inflated every other interval.
+    """FastChat #3377: anchored bootstrap draws inflated every other interval."""
     counts = PairCounts.from_pairs(
         ["x", "y", "z"], [[0, 1], [1, 2], [0, 2]], [[9, 4, 1, 0], [7, 5, 0, 2], [8, 3, 2, 0]]
     )
@@ -266,3 +267,16 @@ def test_expected_scores_equal_observed_scores(votes: list[Vote]) -> None:
                 rival = ratings.models[j if node == i else i]
                 predicted += row.sum() * ratings.win_probability(model, rival)
         assert predicted == pytest.approx(wins + (ties + both_bad) / 2, abs=1e-6)
+
+
+def test_copies_of_one_model_with_the_same_votes_have_the_same_interval_to_the_bit() -> None:
+    """arena-hard-auto #8: 100 unseeded resamples gave identical copies other intervals, and others in each run."""
+    counts = PairCounts.from_pairs(
+        ["base", "copy one", "copy two"], [[0, 1], [0, 2]], [[11, 7, 3, 1], [11, 7, 3, 1]]
+    )
+    ratings = fit(counts)
+    half = ratings.upper - ratings.ratings
+    assert half[1] == pytest.approx(half[2], rel=1e-12)
+    assert ratings.ratings[1] == pytest.approx(ratings.ratings[2], rel=1e-12)
+    np.testing.assert_array_equal(fit(counts).upper, ratings.upper)
+    np.testing.assert_array_equal(bootstrap(counts, seed=4).upper, bootstrap(counts, seed=4).upper)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -193,3 +194,11 @@ def test_a_name_given_to_another_behaviour_supersedes_the_earlier_one() -> None:
         ("alias", "sha256:3", False),
     ]
     assert found[0].description == "first"
+
+
+def test_a_model_without_a_vote_has_whole_counts_and_no_number_that_is_none() -> None:
+    """FastChat #3184: battle counts that were NaN."""
+    body = board(TRIANGLE.with_models(["idle"])).to_json()
+    idle = next(row for row in body["rows"] if row["model"] == "idle")  # type: ignore[union-attr, index, call-overload]
+    assert (idle["votes"], idle["wins"], idle["rating"]) == (0, 0, None)  # type: ignore[index, call-overload]
+    assert "NaN" not in json.dumps(body)

@@ -13,7 +13,7 @@ from tiltyard.errors import InvalidRequest
 from tiltyard.rating.admission import MICROSECONDS_PER_DAY, RULESET, Window, admit
 from tiltyard.rating.counts import PairCounts
 from tiltyard.rating.elo import online_elo
-from tiltyard.rating.outcomes import EVENT_LABELS, FILE_LABELS, encode
+from tiltyard.rating.outcomes import EVENT_LABELS, FILE_LABELS, encode, look_up
 
 Columns = tuple[list[str], list[str], list[str]]
 
@@ -22,6 +22,16 @@ def test_four_labels_stay_four_labels() -> None:
     assert encode(["model_a", "model_b", "tie", "tie (bothbad)"]).tolist() == [0, 1, 2, 3]
     assert encode(["leftvote", "rightvote", "tievote", "bothbad_vote"]).tolist() == [0, 1, 2, 3]
     assert encode(["a", "b", "tie", "both_bad"], EVENT_LABELS).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 256, 257, 1000])
+def test_names_become_numbers_whatever_their_number(size: int) -> None:
+    numbers = {f"model {number}": number for number in range(size)}
+    column = [f"model {number}" for number in reversed(range(size))] * 2
+    assert look_up(column, numbers).tolist() == [numbers[name] for name in column]
+    assert look_up(column[:1], numbers).tolist() == [size - 1][: len(column)]
+    with pytest.raises(KeyError):
+        look_up([*column, "nobody", "nobody"], numbers)
 
 
 @pytest.mark.parametrize("label", ["", "invalid", "A", "draw", "tie "])

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import time
+from collections.abc import Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
+from typing import NamedTuple
 
 import click
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from tiltyard.cli.answer_traits import LACKING, answer_traits
+from tiltyard.cli.leaderboard_tables import console_of_output, pairs_table, show, show_elo, show_history
 from tiltyard.cli.options import config_option, data_option
 from tiltyard.cli.settings import Settings, load_settings
+from tiltyard.cli.vote_files import read_votes
 from tiltyard.errors import InvalidRequest
 from tiltyard.events.log import EventLog
-from tiltyard.rating.admission import Window, admit
-from tiltyard.rating.counts import BothBad, PairCounts
-from tiltyard.rating.leaderboard import Evidence, Leaderboard, LeaderboardRow, make_leaderboard
-from tiltyard.rating.rated_models import rated_models
+from tiltyard.rating.admission import MICROSECONDS_PER_DAY, Window, admissible, admit
+from tiltyard.rating.counts import BothBad
+from tiltyard.rating.elo import EloConstants, elo_spread
+from tiltyard.rating.leaderboard import Evidence, lay_out
+from tiltyard.rating.matrix import win_matrix
+from tiltyard.rating.options import RatingOptions, Ties, Weight, expanded, rate, rate_over_time
+from tiltyard.rating.outcomes import EVENT_LABELS
+from tiltyard.rating.rated_models import RatedModel, rated_models
+from tiltyard.rating.slices import Condition, Period, where
+from tiltyard.rating.style import SPEED, STYLE
+from tiltyard.rating.votes import Unknown, Votes
 
 FILE_RULESET = "every-row-of-a-file/1"
-_COLUMNS = ("model_a", "model_b", "winner")
-_PIPE_WIDTH = 120  # characters, where the output is no terminal that has a width
 
 
 @click.command()
@@ -44,6 +50,74 @@ _PIPE_WIDTH = 120  # characters, where the output is no terminal that has a widt
 @click.option(
     "--minimum-votes", type=click.IntRange(1), help="Votes that a rank needs; else as in tiltyard.toml."
 )
+@click.option(
+    "--ties",
+    type=click.Choice(["half", "davidson"]),
+    default="half",
+    show_default=True,
+    help="Ties as half wins, or as an outcome with a strength of its own.",
+)
+@click.option("--anchor", metavar="MODEL=POINTS", help="Shift all ratings so that MODEL has POINTS.")
+@click.option("--confidence", type=float, default=0.95, show_default=True, help="Of every interval.")
+@click.option(
+    "--where", "conditions", multiple=True, metavar="CONDITION", help="Such as language=en or 'turns>=2'."
+)
+@click.option(
+    "--weight",
+    "weights",
+    multiple=True,
+    help="inverse-probability, pair-balance, half-life=30d, voter-cap=50; several multiply.",
+)
+@click.option(
+    "--by-voter", is_flag=True, help="Intervals that know that one person's votes resemble each other."
+)
+@click.option(
+    "--control",
+    "controls",
+    multiple=True,
+    help="style, speed, left_side, or NAME for columns NAME_a and NAME_b: ratings where both sides are equal in it.",
+)
+@click.option(
+    "--ridge", type=float, default=0.0, show_default=True, help="1 / variance of a prior on controls."
+)
+@click.option(
+    "--unknown",
+    type=click.Choice(["refuse", "count"]),
+    default="refuse",
+    show_default=True,
+    help="Outcomes of a file that nobody defined: refuse the file, or leave them out and count them.",
+)
+@click.option(
+    "--connected", is_flag=True, help="Refuse votes that fall into groups which no battle connects."
+)
+@click.option("--simultaneous", is_flag=True, help="Add rank ranges that hold for all models at once.")
+@click.option(
+    "--bootstrap", type=click.IntRange(2), help="Add bootstrap intervals of so many seeded resamples."
+)
+@click.option(
+    "--rolling",
+    type=click.IntRange(1),
+    metavar="DAYS",
+    help="Print ratings over time: windows of so many days that end at midnights UTC.",
+)
+@click.option(
+    "--step", type=click.IntRange(1), default=7, show_default=True, help="Days between those windows."
+)
+@click.option(
+    "--pairs", type=click.IntRange(1), help="Print so many least connected and most surprising pairs."
+)
+@click.option(
+    "--elo", is_flag=True, help="Print online Elo instead, and how far the order of votes moves it."
+)
+@click.option(
+    "--elo-constants",
+    default="k=4,base=10,scale=400,initial=1000",
+    show_default=True,
+    help="Any of them; the rest stay.",
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of resamples, and of Elo's orders."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what GET /api/leaderboard answers.")
 def command(  # noqa: PLR0917  # click passes names
     data: Path | None,
@@ -52,154 +126,179 @@ def command(  # noqa: PLR0917  # click passes names
     window: str,
     both_bad: BothBad,
     minimum_votes: int | None,
+    ties: Ties,
+    anchor: str | None,
+    confidence: float,
+    conditions: tuple[str, ...],
+    weights: tuple[str, ...],
+    by_voter: bool,
+    controls: tuple[str, ...],
+    ridge: float,
+    unknown: Unknown,
+    connected: bool,
+    simultaneous: bool,
+    bootstrap: int | None,
+    rolling: int | None,
+    step: int,
+    pairs: int | None,
+    elo: bool,
+    elo_constants: str,
+    seed: int,
     as_json: bool,
 ) -> None:
     """Print ratings, intervals and ranks that the votes give.
 
     No server is needed: the log is read directly. A votes file has the columns model_a, model_b and winner
-    (model_a, model_b, tie, tie (bothbad)); other outcomes are refused.
+    (model_a, model_b, tie, tie (bothbad)); other outcomes are refused. Columns voter, tstamp (seconds) and
+    pair_probability are used where an option needs them, all others are traits for --where and --control.
     """
     settings = load_settings(config, data_dir=data)
-    needed = minimum_votes or settings.file.arena.minimum_votes
-    if votes_file is None:
-        board = board_of_log(settings, Window.parse(window), both_bad, needed)
-    else:
-        if Window.parse(window).days is not None:
-            raise InvalidRequest("a votes file has no times; leave out --window.", param="window")
-        board = make_leaderboard(
-            read_votes(votes_file),
-            evidence=Evidence(ruleset=FILE_RULESET),
-            minimum_votes=needed,
-            both_bad=both_bad,
+    options = RatingOptions(
+        both_bad=both_bad,
+        ties=ties,
+        anchor=None if anchor is None else _anchor(anchor),
+        confidence=confidence,
+        conditions=tuple(Condition.parse(text) for text in conditions),
+        weights=tuple(Weight.parse(text) for text in weights),
+        by_voter=by_voter,
+        controls=controls,
+        ridge=ridge,
+        bootstrap=bootstrap or 0,
+        seed=seed,
+    )
+    now_us = time.time_ns() // 1000
+    source = (
+        read_log(settings, Window.parse(window), now_us, controls)
+        if votes_file is None
+        else read_file(votes_file, Window.parse(window), unknown)
+    )
+    if elo:
+        spread = elo_spread(
+            where(source.votes, options.conditions), seed=seed, constants=parse_constants(elo_constants)
         )
-    if as_json:
-        click.echo(json.dumps(board.to_json(), ensure_ascii=False, indent=2))
+        show_elo(spread, {model.key: model.name for model in source.models}, as_json)
         return
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_PIPE_WIDTH)
+    if rolling is not None:
+        windows = list(rate_over_time(source.votes, options, days=rolling, step_days=step))
+        show_history(windows, {model.key: model.name for model in source.models}, as_json)
+        return
+    # A vote's age is taken when the newest of a file was cast, and now for a log, which goes on.
+    times = source.votes.time_us
+    if votes_file is not None and times is not None and len(times):
+        now_us = int(times.max())
+    rated = rate(source.votes, options, now_us=now_us)
+    if connected:
+        rated.ratings.refuse_unconnected()
+    board = lay_out(
+        rated.counts,
+        rated.ratings,
+        models=source.models,
+        evidence=source.evidence,
+        minimum_votes=minimum_votes or settings.file.arena.minimum_votes,
+        simultaneous=simultaneous,
+        details=rated.details,
+    )
+    matrix = win_matrix(rated.counts, rated.ratings, tie_strength=rated.tie_strength) if pairs else None
+    if as_json:
+        body = board.to_json()
+        if matrix is not None and pairs:
+            body["worst_connected"] = [asdict(pair) for pair in matrix.worst_connected(pairs)]
+            body["most_surprising"] = [asdict(pair) for pair in matrix.most_surprising(pairs)]
+        click.echo(json.dumps(body, ensure_ascii=False, indent=2))
+        return
+    console = console_of_output()
     show(board, console, address=f"http://{settings.file.server.host}:{settings.file.server.port}/")
+    if matrix is not None and pairs:
+        names = {row.model.key: row.model.name for row in board.rows}
+        console.print(pairs_table("least connected", matrix.worst_connected(pairs), names))
+        console.print(pairs_table("most surprising", matrix.most_surprising(pairs), names))
 
 
-def board_of_log(settings: Settings, window: Window, both_bad: BothBad, minimum_votes: int) -> Leaderboard:
+class Source(NamedTuple):
+    """Votes, and what a leaderboard says about where they came from."""
+
+    votes: Votes
+    models: Sequence[RatedModel]
+    evidence: Evidence
+
+
+def read_log(settings: Settings, window: Window, now_us: int, controls: tuple[str, ...] = ()) -> Source:
     """Read the votes of a log; a data directory without one is an error that says what to do."""
+    asked = [name for name in expanded(controls) if name in {*STYLE, *SPEED}]
     with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
-        admitted = admit(log.votes(), window=window, now_us=time.time_ns() // 1000)
+        rows = log.votes()
         models = rated_models(log.identities())
+        admitted = admit(rows, window=window, now_us=now_us)
+        counted = admissible(row for row in rows if window.holds(row.time_us, now_us))
+        traits: dict[str, list[float]] = {}
+        excluded = dict(admitted.excluded)
+        if asked:
+            told, traits = answer_traits(log, counted, asked)
+            if len(told) < len(counted):
+                excluded[LACKING] = len(counted) - len(told)
+            counted = told
+    votes = Votes.from_columns(
+        [row.behaviour_a for row in counted],
+        [row.behaviour_b for row in counted],
+        [row.choice for row in counted],
+        vocabulary=EVENT_LABELS,
+        models=[model.key for model in models],
+        time_us=[row.time_us for row in counted],
+        voter=[row.voter for row in counted],
+        pair_probability=[row.pair_probability for row in counted],
+        traits={"turns": [float(row.turns) for row in counted], **traits},
+    )
     evidence = Evidence(
         ruleset=admitted.ruleset,
         window=str(window),
         first_sequence=admitted.first_sequence,
         last_sequence=admitted.last_sequence,
-        excluded=admitted.excluded,
+        excluded=excluded,
     )
-    return make_leaderboard(
-        admitted.counts, models=models, evidence=evidence, minimum_votes=minimum_votes, both_bad=both_bad
-    )
+    return Source(votes, models, evidence)
 
 
-def read_votes(path: Path) -> PairCounts:
-    """Add up a CSV file of votes; raises `InvalidRequest` naming the file and the column or the outcome."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.reader(stream)
-            header = next(reader, [])
-            missing = [column for column in _COLUMNS if column not in header]
-            if missing:
-                raise InvalidRequest(
-                    f"{path} has no column {', '.join(missing)}; its first line names "
-                    f"{', '.join(header) or 'nothing'}. A votes file has {', '.join(_COLUMNS)}.",
-                    param="votes",
-                )
-            places = [header.index(column) for column in _COLUMNS]
-            columns: tuple[list[str], list[str], list[str]] = ([], [], [])
-            for row in reader:
-                if not row:
-                    continue
-                if len(row) <= max(places):
-                    raise InvalidRequest(
-                        f"{path}, line {reader.line_num}: {len(row)} values; the header has {len(header)}.",
-                        param="votes",
-                    )
-                for column, place in zip(columns, places, strict=True):
-                    column.append(row[place])
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+def read_file(path: Path, window: Window, unknown: Unknown) -> Source:
+    """Read a votes file; its window ends just after its newest vote. Raises `InvalidRequest`."""
+    votes = read_votes(path, unknown=unknown)
+    if window.days is not None:
+        if votes.time_us is None:
+            raise InvalidRequest("this votes file has no times; leave out --window.", param="window")
+        end = int(votes.time_us.max(initial=0)) + 1
+        votes = Period(end - window.days * MICROSECONDS_PER_DAY, end).of(votes)
+    excluded = {f"unknown outcome {label!r}": count for label, count in votes.unknown.items()}
+    return Source(votes, [], Evidence(ruleset=FILE_RULESET, window=str(window), excluded=excluded))
+
+
+def parse_constants(text: str) -> EloConstants:
+    """Read `k=32,initial=1500`; raises `InvalidRequest` naming `elo-constants`.
+
+    >>> parse_constants("k=32")
+    EloConstants(k=32.0, base=10.0, scale=400.0, initial=1000.0)
+    """
+    known = [field.name for field in fields(EloConstants)]
+    given = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        try:
+            given[name] = float(value)
+        except ValueError:
+            given[""] = 0.0
+    if not given.keys() <= set(known):
         raise InvalidRequest(
-            f"{path} cannot be read as a CSV file in UTF-8: {error}", param="votes"
+            f"{text[:80]!r} are no constants of Elo; write {','.join(f'{name}=NUMBER' for name in known)}, or "
+            "some of them.",
+            param="elo-constants",
+        )
+    return EloConstants(**given)
+
+
+def _anchor(text: str) -> tuple[str, float]:
+    name, _, points = text.rpartition("=")
+    try:
+        return name, float(points)
+    except ValueError:
+        raise InvalidRequest(
+            f"the anchor is {text[:80]!r}; write MODEL=POINTS, such as mixtral-8x7b-instruct-v0.1=1114.",
+            param="anchor",
         ) from None
-    return PairCounts.from_votes(*columns)
-
-
-def show(board: Leaderboard, console: Console, *, address: str) -> None:
-    """Print a leaderboard as a table with its method under it."""
-    if not board.votes:
-        console.print(
-            f"No votes yet. Run `tiltyard up`, open {address} and compare two answers.", highlight=False
-        )
-    if board.rows:
-        console.print(_table(board.rows, console.width))
-    ratings, evidence = board.ratings, board.evidence
-    notes = [
-        (row.model.name, note) for row in board.rows for note in row.notes if not note.startswith("needs ")
-    ]
-    for name, note in notes:
-        console.print(Text.assemble(("! ", "yellow"), (name, "bold"), f": {note}"))
-    if len(ratings.components) > 1:
-        console.print(
-            Text(f"! votes fall into {len(ratings.components)} groups that no battle connects", "yellow")
-        )
-    window = "" if evidence.window == "all" else f" in the last {evidence.window[:-1]} days"
-    lines = [
-        f"{board.votes:,} vote{'' if board.votes == 1 else 's'}{window}, both bad "
-        f"{'as a tie' if ratings.both_bad == 'tie' else 'left out'}, {board.minimum_votes:,} for a rank",
-        f"method {ratings.method}, ruleset {evidence.ruleset}",
-        board.digest,
-    ]
-    for reason, count in evidence.excluded.items():
-        lines.insert(1, f"{count:,} left out: {reason.replace('_', ' ')}")
-    console.print(Text("\n".join(lines), "dim"))
-
-
-def _table(rows: tuple[LeaderboardRow, ...], width: int) -> Table:
-    # A narrow terminal loses columns from the right, never digits.
-    headings = ("rating", "±95%", "votes", "W / L / T", "both bad")[: 5 if width >= 100 else 3]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    table.add_column("rank", justify="right", no_wrap=True)
-    table.add_column("range", justify="right", no_wrap=True, style="dim")
-    table.add_column("model", overflow="ellipsis", no_wrap=True, min_width=12)
-    provisional = any(row.votes_needed for row in rows)
-    if provisional:
-        table.add_column("", no_wrap=True, style="yellow")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        ranked = row.rank is not None
-        numbers = (
-            "–" if row.rating is None else f"{row.rating:.0f}",
-            "–" if row.half_width is None else f"±{row.half_width:.0f}",
-            f"{row.votes:,}",
-            f"{row.wins:,} / {row.losses:,} / {row.ties:,}",
-            f"{row.both_bad:,}",
-        )
-        table.add_row(
-            str(row.rank) if ranked else Text("–", "dim"),
-            f"{row.rank}–{row.rank_worst}" if ranked and row.rank != row.rank_worst else "",
-            _name(row),
-            *([_needs(row)] if provisional else []),
-            *numbers[: len(headings)],
-            style=None if ranked else "dim",
-        )
-    return table
-
-
-def _name(row: LeaderboardRow) -> Text:
-    name = Text(row.model.name, "bold" if row.rank is not None else "")
-    if row.model.superseded:
-        name.append(f" (earlier version {row.model.key[7:15]})", "dim")
-    return name
-
-
-def _needs(row: LeaderboardRow) -> str:
-    if not row.votes_needed:
-        return ""
-    return f"needs {row.votes_needed:,} more vote{'' if row.votes_needed == 1 else 's'}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from tiltyard.errors import InvalidRequest
 from tiltyard.rating.counts import PairCounts
@@ -86,13 +86,21 @@ class Admitted:
     ruleset: str = RULESET
 
 
+Admissible = TypeVar("Admissible", bound=VoteLike)
+
+
+def admissible(votes: Iterable[Admissible]) -> list[Admissible]:
+    """Keep the votes that the ruleset lets in."""
+    return [vote for vote in votes if vote.behaviour_a != vote.behaviour_b]
+
+
 def admit(votes: Iterable[VoteLike], *, window: Window, now_us: int) -> Admitted:
     """Add up the votes that the ruleset and the window let in; `now_us` is the end of the window.
 
     Raises `InvalidRequest` when a vote says something that is no outcome.
     """
     kept = [vote for vote in votes if window.holds(vote.time_us, now_us)]
-    counted = [vote for vote in kept if vote.behaviour_a != vote.behaviour_b]
+    counted = admissible(kept)
     excluded = {}
     if len(counted) < len(kept):
         excluded["same_behaviour_on_both_sides"] = len(kept) - len(counted)

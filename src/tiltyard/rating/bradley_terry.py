@@ -92,6 +92,23 @@ class Ratings:
         """Points; shape `(models,)`."""
         return np.sqrt(np.diagonal(self.covariance))
 
+    def refuse_unconnected(self) -> Ratings:
+        """Return itself if one chain of votes connects all models that have votes.
+
+        Else raises `InvalidRequest` (param `models`) that lists the connected parts.
+        """
+        if len(self.components) > 1:
+            parts = "; ".join(
+                f"({number}) " + ", ".join(part[:5]) + (f" and {len(part) - 5} more" if len(part) > 5 else "")
+                for number, part in enumerate(self.components[:8], 1)
+            )
+            raise InvalidRequest(
+                f"votes fall into {len(self.components)} groups that no battle connects, so their ratings do "
+                f"not compare: {parts}. Let models of different groups meet, or rate each group alone.",
+                param="models",
+            )
+        return self
+
     def win_probability(self, model: str, rival: str) -> float:
         """Predict how often `model` beats `rival`, a tie as half; raises `InvalidRequest` across parts."""
         i, j = self.models.index(model), self.models.index(rival)
@@ -149,10 +166,7 @@ def fit(
     >>> fit(votes).ratings.round(2).tolist()
     [1095.42, 904.58]
     """
-    if both_bad not in ("tie", "drop"):
-        raise InvalidRequest(f"both_bad is {both_bad!r}; it may be 'tie' or 'drop'.", param="both_bad")
-    if not 0 < confidence < 1:
-        raise InvalidRequest(f"confidence is {confidence}; it lies between 0 and 1.", param="confidence")
+    check(both_bad, confidence)
     size = len(votes.models)
     scores = scores_of(votes, both_bad, weights)
     labels = component_labels(size, scores)
@@ -160,32 +174,70 @@ def fit(
     projector = gauge(labels)
     optimum = maximise(completed, projector, np.zeros(size))
     covariance, model_based = sandwich(completed, projector, optimum.theta)
+    return present(
+        votes.models,
+        optimum,
+        covariance,
+        labels=labels,
+        votes=votes.votes_used(both_bad),
+        unbounded=unbounded,
+        model_based=model_based,
+        virtual_pairs=int(np.count_nonzero(completed.total > scores.total)),
+        both_bad=both_bad,
+        confidence=confidence,
+        anchor=anchor,
+    )
 
-    used = votes.votes_used(both_bad)
-    component, components = _name_components(votes.models, labels, used)
-    ratings = np.where(used > 0, CENTRE + POINTS * optimum.theta, np.nan)
+
+def check(both_bad: str, confidence: float) -> None:
+    """Refuse a policy or a confidence that means nothing; raises `InvalidRequest`."""
+    if both_bad not in ("tie", "drop"):
+        raise InvalidRequest(f"both_bad is {both_bad!r}; it may be 'tie' or 'drop'.", param="both_bad")
+    if not 0 < confidence < 1:
+        raise InvalidRequest(f"confidence is {confidence}; it lies between 0 and 1.", param="confidence")
+
+
+def present(
+    models: tuple[str, ...],
+    optimum: Optimum,
+    covariance: NDArray[np.float64],
+    *,
+    labels: NDArray[np.intp],
+    votes: NDArray[np.int64],
+    unbounded: Mapping[int, Unbounded],
+    model_based: NDArray[np.bool_],
+    virtual_pairs: int,
+    both_bad: BothBad,
+    confidence: float,
+    anchor: tuple[str, float] | None,
+    method: str = METHOD,
+) -> Ratings:
+    """Turn theta and its covariance into points with intervals; raises `InvalidRequest` naming `anchor`."""
+    component, components = _name_components(models, labels, votes)
+    ratings = np.where(votes > 0, CENTRE + POINTS * optimum.theta, np.nan)
     if anchor is not None:
-        ratings = _shift(ratings, votes.models, component, anchor)
+        ratings = _shift(ratings, models, component, anchor)
     covariance = covariance * POINTS**2
     half = NormalDist().inv_cdf(0.5 + confidence / 2) * np.sqrt(np.diagonal(covariance))
     return Ratings(
-        models=votes.models,
+        models=models,
         ratings=ratings,
         lower=ratings - half,
         upper=ratings + half,
         covariance=covariance,
-        votes=used,
+        votes=votes,
         components=components,
         component=component,
         converged=optimum.converged,
         iterations=optimum.iterations,
         log_likelihood=optimum.log_likelihood,
-        unbounded={votes.models[node]: why for node, why in unbounded.items()},
-        model_based=frozenset(votes.models[node] for node in np.flatnonzero(model_based)),
-        virtual_pairs=int(np.count_nonzero(completed.total > scores.total)),
+        unbounded={models[node]: why for node, why in unbounded.items()},
+        model_based=frozenset(models[node] for node in np.flatnonzero(model_based)),
+        virtual_pairs=virtual_pairs,
         both_bad=both_bad,
         confidence=confidence,
         anchor=anchor,
+        method=method,
     )
 
 
@@ -251,8 +303,8 @@ def gauge(labels: NDArray[np.intp]) -> NDArray[np.float64]:
 
 def information(scores: Scores, theta: NDArray[np.float64]) -> NDArray[np.float64]:
     """H, minus the second derivative of the log-likelihood; shape `(models, models)`."""
-    p = _win(scores, theta)
-    return _laplacian(len(theta), scores, scores.weight * scores.total * p * (1 - p))
+    p = win(scores, theta)
+    return laplacian(len(theta), scores, scores.weight * scores.total * p * (1 - p))
 
 
 def maximise(scores: Scores, projector: NDArray[np.float64], start: NDArray[np.float64]) -> Optimum:
@@ -260,10 +312,10 @@ def maximise(scores: Scores, projector: NDArray[np.float64], start: NDArray[np.f
     theta, size = start, len(start)
     best = _log_likelihood(scores, theta)
     for iteration in range(1, _MAX_ITERATIONS + 1):
-        p = _win(scores, theta)
+        p = win(scores, theta)
         residual = scores.weight * (scores.score - scores.total * p)
-        gradient = np.bincount(scores.first, residual, size) - np.bincount(scores.second, residual, size)
-        step = np.linalg.solve(_grounded(information(scores, theta), projector), gradient)
+        gradient = difference_sums(scores.first, scores.second, residual, size)
+        step = np.linalg.solve(grounded(information(scores, theta), projector), gradient)
         step -= projector @ step
         while (reached := _log_likelihood(scores, theta + step)) < best - 1e-12 * abs(best):
             step /= 2
@@ -275,7 +327,7 @@ def maximise(scores: Scores, projector: NDArray[np.float64], start: NDArray[np.f
 
 def score_variances(scores: Scores, theta: NDArray[np.float64]) -> NDArray[np.float64]:
     """Sum of squared residuals of the votes on each pair; shape `(pairs,)`."""
-    p = _win(scores, theta)
+    p = win(scores, theta)
     return scores.wins * (1 - p) ** 2 + scores.losses * p**2 + scores.ties * (0.5 - p) ** 2
 
 
@@ -283,7 +335,7 @@ def sandwich(
     scores: Scores, projector: NDArray[np.float64], theta: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return V in theta squared, `(models, models)`, and which models lean on the model's variance."""
-    size, p = len(theta), _win(scores, theta)
+    size, p = len(theta), win(scores, theta)
     squared = scores.weight**2
     observed = squared * score_variances(scores, theta)
     expected = squared * scores.total * p * (1 - p)
@@ -293,28 +345,37 @@ def sandwich(
     ]
     poor = per_model[0] < _LEAST_VARIANCE_SHARE * per_model[1]
     leaning = poor[scores.first] | poor[scores.second]
-    meat = _laplacian(size, scores, np.where(leaning, np.maximum(observed, expected), observed))
-    inverse = np.linalg.inv(_grounded(information(scores, theta), projector))
+    meat = laplacian(size, scores, np.where(leaning, np.maximum(observed, expected), observed))
+    inverse = np.linalg.inv(grounded(information(scores, theta), projector))
     inverse -= projector @ inverse  # now the pseudo-inverse of H
     return inverse @ meat @ inverse.T, poor
 
 
-def _grounded(matrix: NDArray[np.float64], projector: NDArray[np.float64]) -> NDArray[np.float64]:
-    # H is singular along the constants. Adding the projector there, at H's own size, leaves every
-    # sum-zero solution as it was and makes the matrix regular.
+def grounded(matrix: NDArray[np.float64], projector: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Make a matrix that is singular along the constants regular, without moving its sum-zero solutions."""
+    # The projector is added there at H's own size.
     scale = float(np.diagonal(matrix).mean()) if len(matrix) else 1.0
     return matrix + (scale or 1.0) * projector
 
 
-def _laplacian(size: int, scores: Scores, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    # sum of values * x x', x = e_first - e_second
+def laplacian(size: int, scores: Scores, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the sum of `values * x x'` over pairs, x = e_first - e_second; shape `(models, models)`."""
     upper = np.bincount(scores.first * size + scores.second, values, size * size).reshape(size, size)
     both = upper + upper.T
-    laplacian: NDArray[np.float64] = np.diag(both.sum(axis=1)) - both
-    return laplacian
+    summed: NDArray[np.float64] = np.diag(both.sum(axis=1)) - both
+    return summed
 
 
-def _win(scores: Scores, theta: NDArray[np.float64]) -> NDArray[np.float64]:
+def difference_sums(
+    first: NDArray[np.intp], second: NDArray[np.intp], values: NDArray[np.float64], size: int
+) -> NDArray[np.float64]:
+    """Return the sum of `values * x`, x = e_first - e_second; shape `(models,)`."""
+    plus = np.bincount(first, values, size).astype(np.float64)
+    return plus - np.bincount(second, values, size).astype(np.float64)
+
+
+def win(scores: Scores, theta: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how likely the first model of each pair beats the second."""
     return 0.5 * (1 + np.tanh((theta[scores.first] - theta[scores.second]) / 2))
 
 

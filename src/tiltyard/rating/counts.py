@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tiltyard.errors import InvalidRequest
 from tiltyard.identity.canonical import Digest, digest_of_json
-from tiltyard.rating.outcomes import BOTH_BAD, FILE_LABELS, TIE, A, B, Outcome, encode
+from tiltyard.rating.outcomes import BOTH_BAD, FILE_LABELS, TIE, A, B, Codes, Outcome, encode, look_up
 
 BothBad: TypeAlias = Literal["tie", "drop"]
 """What "both bad" says about a pair: half a win each (the boards' custom), or nothing."""
@@ -66,16 +66,11 @@ class PairCounts:
         outcomes = encode(winner, vocabulary)
         # One pass over each column: a name gets the next number when it is first asked for.
         numbers: defaultdict[str, int] = defaultdict(count().__next__)
-        a, b = (
-            np.fromiter(map(numbers.__getitem__, column), dtype=np.int64, count=len(column))
-            for column in (model_a, model_b)
-        )
+        a, b = look_up(model_a, numbers), look_up(model_b, numbers)
         return cls.from_codes([*numbers, *(set(models) - numbers.keys())], a, b, outcomes)
 
     @classmethod
-    def from_codes(
-        cls, models: Sequence[str], a: NDArray[np.int64], b: NDArray[np.int64], outcomes: NDArray[np.int64]
-    ) -> PairCounts:
+    def from_codes(cls, models: Sequence[str], a: Codes, b: Codes, outcomes: Codes) -> PairCounts:
         """Add up votes given as indices into `models` and outcome codes; each of shape `(votes,)`.
 
         Raises `InvalidRequest` for a model against itself and for a code out of range.
@@ -85,7 +80,10 @@ class PairCounts:
             raise InvalidRequest(f"a vote names a model index outside 0..{size - 1}.", param="models")
         if len(outcomes) and (outcomes.min() < A or outcomes.max() > BOTH_BAD):
             raise InvalidRequest("a vote has an outcome code outside 0..3.", param="winner")
-        keys = (a * size + b) * 4 + outcomes
+        keys = a.astype(np.int64)  # then in place: whole columns of votes are the cost here
+        for factor, addend in ((size, b), (4, outcomes)):
+            keys *= factor
+            keys += addend
         if size * size * 4 <= _DENSE_CELLS:
             cells = np.bincount(keys, minlength=size * size * 4).reshape(size * size, 4)
             pairs = np.flatnonzero(cells.any(axis=1))

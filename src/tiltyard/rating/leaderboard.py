@@ -17,7 +17,7 @@ from tiltyard.errors import InvalidRequest
 from tiltyard.identity.canonical import Digest, Json, digest_of_json
 from tiltyard.rating.bradley_terry import METHOD, Ratings, fit
 from tiltyard.rating.counts import BothBad, PairCounts
-from tiltyard.rating.ranks import ranks_by_differences, ranks_by_intervals
+from tiltyard.rating.ranks import ranks_by_differences, ranks_by_intervals, ranks_simultaneously
 from tiltyard.rating.rated_models import RatedModel, unregistered
 
 Status: TypeAlias = Literal["ranked", "provisional", "unconnected"]
@@ -40,6 +40,8 @@ class LeaderboardRow:
     """The last place that its interval leaves open."""
     rank_by_differences: int | None
     """1 + how many ranked models are ahead by a significant difference."""
+    ranks_simultaneous: tuple[int, int] | None
+    """Best and worst rank that hold for all models at once; `None` unless asked for."""
     rating: float | None
     """Points; `None` without votes, and outside the main group, where it would compare nothing."""
     lower: float | None
@@ -67,6 +69,11 @@ class LeaderboardRow:
             "rank": self.rank,
             "rank_worst": self.rank_worst,
             "rank_by_differences": self.rank_by_differences,
+            **(
+                {}
+                if self.ranks_simultaneous is None
+                else {"ranks_simultaneous": list(self.ranks_simultaneous)}
+            ),
             "status": self.status,
             "model": model.key,
             "name": model.name,
@@ -108,6 +115,8 @@ class Leaderboard:
     ratings: Ratings
     evidence: Evidence
     minimum_votes: int
+    details: Mapping[str, Json] = field(default_factory=dict)
+    """What an unusual method found besides ratings: its options, coefficients, the strength of ties."""
 
     @property
     def votes(self) -> int:
@@ -131,6 +140,7 @@ class Leaderboard:
                 "anchor": list(ratings.anchor) if ratings.anchor else None,
                 "minimum_votes": self.minimum_votes,
                 "counts": self.counts.digest,
+                **({"details": dict(self.details)} if self.details else {}),
                 "rows": [
                     [
                         row.model.key,
@@ -142,6 +152,7 @@ class Leaderboard:
                         row.lower,
                         row.upper,
                         row.votes,
+                        *(row.ranks_simultaneous or ()),
                     ]
                     for row in sorted(self.rows, key=lambda row: row.model.key)
                 ],
@@ -190,6 +201,7 @@ class Leaderboard:
             "components": [list(part) for part in ratings.components],
             "unbounded": dict(ratings.unbounded),
             "model_based": sorted(ratings.model_based),
+            **({"details": dict(self.details)} if self.details else {}),
             "rows": [row.to_json() for row in self.rows],
             "pairs": pairs,
         }
@@ -211,28 +223,57 @@ def make_leaderboard(
     that key. Provisional models take part in the fit (their votes are evidence about the others) but
     push nobody down. Raises `InvalidRequest` naming `minimum_votes`, or as `fit` does.
     """
+    known = list(models)
+    counts = counts.with_models(model.key for model in known)
+    ratings = fit(counts, both_bad=both_bad, anchor=anchor, confidence=confidence)
+    return lay_out(counts, ratings, models=known, evidence=evidence, minimum_votes=minimum_votes)
+
+
+def lay_out(
+    counts: PairCounts,
+    ratings: Ratings,
+    *,
+    models: Iterable[RatedModel] = (),
+    evidence: Evidence,
+    minimum_votes: int,
+    simultaneous: bool = False,
+    details: Mapping[str, Json] | None = None,
+) -> Leaderboard:
+    """Rank ratings that were fitted elsewhere, such as by `fit_votes` or `fit_davidson`, of the same `counts`.
+
+    `simultaneous` adds rank ranges that hold for all models at once (`ranks_simultaneously`, seed 0). Raises
+    `InvalidRequest` naming `minimum_votes`, or `models` when counts and ratings have different ones.
+    """
     if minimum_votes < 1:
         raise InvalidRequest(f"minimum_votes is {minimum_votes}; it starts at 1.", param="minimum_votes")
+    if counts.models != ratings.models:
+        raise InvalidRequest("the counts and the ratings have different models.", param="models")
     known = {model.key: model for model in models}
-    counts = counts.with_models(known)
-    ratings = fit(counts, both_bad=both_bad, anchor=anchor, confidence=confidence)
+    confidence = ratings.confidence
     statuses = _statuses(ratings, minimum_votes)
     ranked = np.array([status == "ranked" for status in statuses], dtype=np.bool_)
     by_interval = ranks_by_intervals(ratings.lower[ranked], ratings.upper[ranked])
     by_difference = ranks_by_differences(
         ratings.ratings[ranked], ratings.covariance[np.ix_(ranked, ranked)], confidence
     )
+    together: list[tuple[int, int] | None] = [None] * len(by_interval.best)
+    if simultaneous:
+        best, worst = ranks_simultaneously(
+            ratings.ratings[ranked], ratings.covariance[np.ix_(ranked, ranked)], confidence
+        ).ranks
+        together = list(zip(best.tolist(), worst.tolist(), strict=True))
     places = iter(
         zip(
             by_interval.best.tolist(),
             by_interval.worst.tolist(),
             by_difference.best.tolist(),
+            together,
             strict=True,
         )
     )
     rows = []
     for node, (key, status) in enumerate(zip(counts.models, statuses, strict=True)):
-        rank, worst, by_differences = next(places) if status == "ranked" else (None, None, None)
+        rank, last, by_differences, at_once = next(places) if status == "ranked" else (None, None, None, None)
         shown = status != "unconnected" and int(ratings.component[node]) == 0
         votes = int(ratings.votes[node])
         wins, losses, ties, bad = counts.tally[node].tolist()
@@ -241,8 +282,9 @@ def make_leaderboard(
                 model=known.get(key) or unregistered(key),
                 status=status,
                 rank=rank,
-                rank_worst=worst,
+                rank_worst=last,
                 rank_by_differences=by_differences,
+                ranks_simultaneous=at_once,
                 rating=round(float(ratings.ratings[node]), DECIMALS) if shown else None,
                 lower=round(float(ratings.lower[node]), DECIMALS) if shown else None,
                 upper=round(float(ratings.upper[node]), DECIMALS) if shown else None,
@@ -256,7 +298,7 @@ def make_leaderboard(
             )
         )
     rows.sort(key=_order)
-    return Leaderboard(tuple(rows), counts, ratings, evidence, minimum_votes)
+    return Leaderboard(tuple(rows), counts, ratings, evidence, minimum_votes, details or {})
 
 
 def _statuses(ratings: Ratings, minimum_votes: int) -> list[Status]:
@@ -297,4 +339,13 @@ def _order(row: LeaderboardRow) -> tuple[int, int, float, str]:
     return group, row.rank or 0, -float(rating), row.model.name
 
 
-__all__ = ["DECIMALS", "METHOD", "Evidence", "Leaderboard", "LeaderboardRow", "Status", "make_leaderboard"]
+__all__ = [
+    "DECIMALS",
+    "METHOD",
+    "Evidence",
+    "Leaderboard",
+    "LeaderboardRow",
+    "Status",
+    "lay_out",
+    "make_leaderboard",
+]

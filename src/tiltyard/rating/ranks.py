@@ -48,3 +48,48 @@ def ranks_by_differences(
     ahead = ratings[None, :] - ratings[:, None] > margin  # ahead[m, m']: m' is surely better than m
     np.fill_diagonal(ahead, False)
     return RankRange(1 + ahead.sum(axis=1), len(ratings) - ahead.sum(axis=0))
+
+
+class SimultaneousRanks(NamedTuple):
+    """Rank ranges that hold for all models at once."""
+
+    ranks: RankRange
+    critical: float
+    """How many standard errors a difference must exceed; above the quantile that one single test needs."""
+
+
+def ranks_simultaneously(
+    ratings: NDArray[np.float64],
+    covariance: NDArray[np.float64],
+    confidence: float = 0.95,
+    *,
+    draws: int = 10_000,
+    seed: int = 0,
+) -> SimultaneousRanks:
+    """Rank by tests of all differences together, so that all ranges are right at once with `confidence`.
+
+    m' is ahead of m when `(R' - R) / sqrt(V'' + V - 2 V')` exceeds the quantile of the *largest* such ratio among all
+    pairs, found from `draws` of N(0, V) with NumPy's PCG64 from `seed` (max-t: T. Hothorn, F. Bretz and P. Westfall,
+    "Simultaneous inference in general parametric models", Biometrical Journal 50, 2008). Chiang et al., "Chatbot
+    Arena", 2024, section 5, ask for the same coverage. Takes `draws * models^2` steps and 32 MiB.
+    """
+    size = len(ratings)
+    first, second = np.triu_indices(size, 1)
+    variance = np.diagonal(covariance)
+    spread = np.sqrt(np.maximum(variance[first] + variance[second] - 2 * covariance[first, second], 0))
+    sure = spread > 1e-9 * max(float(spread.max(initial=0)), 1e-300)
+    first, second, spread = first[sure], second[sure], spread[sure]
+    critical = NormalDist().inv_cdf(0.5 + confidence / 2)
+    if len(spread) > 1:
+        values, vectors = np.linalg.eigh(covariance)
+        root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T  # symmetric, so no sign is left open
+        rng = np.random.Generator(np.random.PCG64(seed))
+        largest = np.empty(draws)
+        at_once = max(1, (1 << 21) // len(spread))
+        for start in range(0, draws, at_once):
+            drawn = rng.standard_normal((min(at_once, draws - start), size)) @ root
+            ratios = np.abs(drawn[:, first] - drawn[:, second]) / spread
+            largest[start : start + len(drawn)] = ratios.max(axis=1)
+        critical = float(np.quantile(largest, confidence))
+    each = 2 * NormalDist().cdf(critical) - 1
+    return SimultaneousRanks(ranks_by_differences(ratings, covariance, each), critical)
