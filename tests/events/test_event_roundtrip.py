@@ -39,6 +39,12 @@ SCALINGS = st.one_of(  # the fields of one type mean nothing to another
     st.builds(RopeScaling, type=st.just("llama3"), factor=st.floats(1, 64), high_freq_factor=st.floats(2, 8)),
 )
 
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-SAFE, SAFE) | st.floats(-SAFE, SAFE) | NAMES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=5,
+)
+
 
 JSON_VALUES: st.SearchStrategy[object] = st.recursive(
     st.none() | st.booleans() | st.integers(-SAFE, SAFE) | st.text(st.characters(codec="utf-8"), max_size=9),
@@ -75,6 +81,8 @@ def values_of(annotation: object) -> st.SearchStrategy[object]:
         return JSON_VALUES
     if annotation is RopeScaling:
         return SCALINGS
+    if annotation is JsonValue:
+        return ANY_JSON
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return models_of(annotation)
     simple = {

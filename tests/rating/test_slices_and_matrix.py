@@ -11,6 +11,7 @@ import pytest
 from tiltyard.errors import InvalidRequest
 from tiltyard.rating.bradley_terry import fit
 from tiltyard.rating.counts import PairCounts
+from tiltyard.rating.davidson import fit_davidson
 from tiltyard.rating.matrix import win_matrix
 from tiltyard.rating.ranks import ranks_by_differences, ranks_simultaneously
 from tiltyard.rating.slices import Condition, Period, by_value, rolling, where
@@ -116,6 +117,16 @@ def test_the_worst_connected_pairs_hang_on_few_votes_and_groups_have_no_predicti
     assert math.isnan(matrix.pair("isle", "x").predicted)
     with pytest.raises(InvalidRequest, match="no row"):
         matrix.pair("x", "nobody")
+
+
+def test_davidsons_prediction_counts_his_ties_as_half() -> None:
+    # 8 wins, 2 losses, 6 ties are fitted exactly: the share is (8 + 3) / 16, and nothing surprises.
+    counts = PairCounts.from_pairs(["x", "y"], [[0, 1]], [[8, 2, 6, 0]])
+    tied = fit_davidson(counts)
+    pair = win_matrix(counts, tied.ratings, tie_strength=tied.tie_strength).pair("x", "y")
+    assert pair.predicted == pytest.approx(11 / 16)
+    assert pair.observed == pytest.approx(11 / 16)
+    assert pair.surprise == pytest.approx(0, abs=1e-9)
 
 
 def test_a_tie_is_half_a_win_in_every_share() -> None:

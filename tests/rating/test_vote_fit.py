@@ -217,3 +217,35 @@ def test_a_column_that_does_not_fit_is_named(columns: Any, param: str) -> None:
     assert caught.value.param == param
     with pytest.raises(InvalidRequest, match="'x' against itself"):
         Votes.from_columns(["x"], ["x"], ["a"])
+
+
+def test_intervals_by_voter_hold_the_truth_as_often_as_they_say_and_plain_ones_do_not() -> None:
+    # Four equal models; 40 voters with tastes of their own (sd 1 per model) cast 12 votes each. By symmetry the truth is
+    # 1000 for all. Of 200 * 4 intervals 95 % should hold it; their standard error, dependence included, is about 1 %.
+    rng = np.random.default_rng(20)
+    held = np.zeros(2)
+    voter = np.repeat(np.arange(40), 12)
+    for _ in range(200):
+        taste = rng.normal(0, 1, (40, 4))
+        a, b = rng.permuted(np.tile(np.arange(4), (480, 1)), axis=1)[:, :2].T
+        p = 1 / (1 + np.exp(taste[voter, b] - taste[voter, a]))
+        outcome = (rng.random(480) > p).astype(np.int64)
+        votes = Votes(("k", "l", "m", "n"), a, b, outcome, voter=voter)
+        for place, by_voter in enumerate((False, True)):
+            ratings = fit_votes(votes, by_voter=by_voter).ratings
+            held[place] += ((ratings.lower < 1000) & (ratings.upper > 1000)).mean() / 200
+    assert held[1] == pytest.approx(0.95, abs=0.03)
+    assert held[0] < 0.85
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10_000))
+def test_sides_change_nothing_but_the_sign_of_what_the_left_is_worth(seed: int) -> None:
+    votes = simulated(seed, 200)
+    turned = Votes(votes.models, votes.b, votes.a, np.array([1, 0, 2, 3])[votes.outcome], voter=votes.voter)
+    here, there = (
+        fit_votes(cast, by_voter=True, covariates={"left_side": np.ones(200)}) for cast in (votes, turned)
+    )
+    np.testing.assert_allclose(here.ratings.ratings, there.ratings.ratings, atol=1e-7)
+    np.testing.assert_allclose(here.ratings.covariance, there.ratings.covariance, atol=1e-5)
+    assert here.effects[0].coefficient == pytest.approx(-there.effects[0].coefficient, abs=1e-9)

@@ -201,7 +201,7 @@ def command(  # noqa: PLR0917  # click passes names
         simultaneous=simultaneous,
         details=rated.details,
     )
-    matrix = win_matrix(rated.counts, rated.ratings) if pairs else None
+    matrix = win_matrix(rated.counts, rated.ratings, tie_strength=rated.tie_strength) if pairs else None
     if as_json:
         body = board.to_json()
         if matrix is not None and pairs:

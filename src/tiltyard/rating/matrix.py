@@ -38,7 +38,7 @@ class WinMatrix:
     observed: NDArray[np.float64]
     """Share of wins of the row, a tie as half; NaN without votes."""
     predicted: NDArray[np.float64]
-    """`1 / (1 + 10^((R_column - R_row) / 400))`; NaN where no chain of votes connects the two."""
+    """`1 / (1 + 10^((R_column - R_row) / 400))` with ties as half; NaN where no chain of votes connects the two."""
     surprise: NDArray[np.float64]
     standard_error: NDArray[np.float64]
     """Points, of each difference."""
@@ -86,10 +86,11 @@ class WinMatrix:
         )
 
 
-def win_matrix(counts: PairCounts, ratings: Ratings) -> WinMatrix:
+def win_matrix(counts: PairCounts, ratings: Ratings, *, tie_strength: float = 0.0) -> WinMatrix:
     """Set observed beside predicted, under the ratings' own policy for both bad.
 
-    `counts` must be those of the ratings' models; anything else raises `InvalidRequest`.
+    `tie_strength` is Davidson's nu where the ratings are his: the predicted share is then `P(win) + P(tie) / 2`, and the
+    surprise uses that model's variance. `counts` must be those of the ratings' models; anything else raises `InvalidRequest`.
     """
     if counts.models != ratings.models:
         raise InvalidRequest("the counts and the ratings have different models.", param="models")
@@ -102,10 +103,13 @@ def win_matrix(counts: PairCounts, ratings: Ratings) -> WinMatrix:
     together = (ratings.component[:, None] == ratings.component[None, :]) & (ratings.component >= 0)[:, None]
     np.fill_diagonal(together, False)
     gap = np.where(together, ratings.ratings[:, None] - ratings.ratings[None, :], np.nan)
-    predicted = 1 / (1 + 10 ** (-gap / 400))
+    root = 10 ** (gap / 800)
+    total = root + 1 / root + tie_strength
+    predicted = (root + tie_strength / 2) / total
+    variance_of_vote = (root + tie_strength / 4) / total - predicted**2
     met = votes > 0
     many = np.where(met, votes, 1)
-    surprise = np.where(met, (won - many * predicted) / np.sqrt(many * predicted * (1 - predicted)), np.nan)
+    surprise = np.where(met, (won - many * predicted) / np.sqrt(many * variance_of_vote), np.nan)
     variance = np.diagonal(ratings.covariance)
     spread = np.sqrt(np.maximum(variance[:, None] + variance[None, :] - 2 * ratings.covariance, 0))
     return WinMatrix(

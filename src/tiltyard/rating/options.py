@@ -119,6 +119,8 @@ class Rated(NamedTuple):
     ratings: Ratings
     details: dict[str, Json]
     """Coefficients, tie strength, effective votes and voters, as far as the options gave them."""
+    tie_strength: float = 0.0
+    """Davidson's nu, as `win_matrix` takes it; 0 with ties as half wins."""
 
 
 def expanded(controls: tuple[str, ...]) -> tuple[str, ...]:
@@ -138,6 +140,7 @@ def rate(votes: Votes, options: RatingOptions, *, now_us: int) -> Rated:
     """
     chosen = where(votes, options.conditions)
     details: dict[str, Json] = {}
+    tie_strength = 0.0
     if options.ties == "davidson":
         if options.single_votes:
             raise InvalidRequest(
@@ -150,7 +153,7 @@ def rate(votes: Votes, options: RatingOptions, *, now_us: int) -> Rated:
         )
         bounds = (tied.tie_strength, tied.tie_strength_lower, tied.tie_strength_upper)
         details["tie_strength"] = [round(value, _DECIMALS) for value in bounds]
-        ratings = tied.ratings
+        ratings, tie_strength = tied.ratings, tied.tie_strength
     elif options.single_votes:
         fitted = _fit_single(chosen, options, now_us)
         details |= _details(fitted)
@@ -161,7 +164,7 @@ def rate(votes: Votes, options: RatingOptions, *, now_us: int) -> Rated:
         )
     if options.bootstrap:
         details["bootstrap"] = _bootstrap(chosen.counts, ratings, options)
-    return Rated(chosen.counts, _named(ratings, options.method), details)
+    return Rated(chosen.counts, _named(ratings, options.method), details, tie_strength)
 
 
 def rate_over_time(
