@@ -46,16 +46,6 @@ ANY_JSON = st.recursive(
 )
 
 
-JSON_VALUES: st.SearchStrategy[object] = st.recursive(
-    st.none() | st.booleans() | st.integers(-SAFE, SAFE) | st.text(st.characters(codec="utf-8"), max_size=9),
-    lambda inner: (
-        st.lists(inner, max_size=2)
-        | st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=3), inner, max_size=2)
-    ),
-    max_leaves=4,
-)
-
-
 def values_of(annotation: object) -> st.SearchStrategy[object]:
     """Make values of an annotation that the schema uses."""
     if annotation == Seed:
@@ -77,8 +67,6 @@ def values_of(annotation: object) -> st.SearchStrategy[object]:
         return st.tuples(*(values_of(argument) for argument in arguments))
     if origin is dict:
         return st.dictionaries(values_of(arguments[0]), values_of(arguments[1]), max_size=3)
-    if annotation is JsonValue:
-        return JSON_VALUES
     if annotation is RopeScaling:
         return SCALINGS
     if annotation is JsonValue:
