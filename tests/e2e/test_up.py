@@ -163,6 +163,6 @@ def test_a_mistake_in_the_settings_names_the_file_and_the_key(tmp_path: Path) ->
     assert started.ended() == 1
     assert started.lines == [
         f"tiltyard: {settings}: identities.x.temperature: there is no key temperature here; "
-        "known: model, quantization, kv_precision, adapter, rope_scaling, pooling, chat_template, system_prompt, sampling, organization, "
+        "known: model, quantization, kv_precision, adapter, rope_scaling, pooling, chat_template, tool_format, system_prompt, sampling, organization, "
         "license, description"
     ]
