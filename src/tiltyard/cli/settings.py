@@ -86,7 +86,7 @@ class WorkerSettings(Frozen):
     """`auto` shares the machine's cores evenly between the workers."""
     isa: Literal["auto", "avx512_vnni", "avx512", "avx2", "neon_dot", "neon", "scalar"] = "auto"
     kv_memory_mb: Annotated[Whole, Field(ge=16)] | Literal["auto"] = "auto"
-    """`auto`: room for one whole context of the model, between 256 MB and an eighth of the memory."""
+    """`auto`: room for one whole context of the model, between 224 MB and an eighth of the memory."""
     max_batch_tokens: Whole = Field(default=256, ge=32)
     max_sequences: Whole = Field(default=64, ge=1)
     max_queue: Whole = Field(default=256, ge=1)

@@ -40,7 +40,7 @@ from tiltyard.worker.packed_cache import PackedCache
 from tiltyard.worker.speculate import DraftSource, SpeculationChoice, load_draft, speculation_of
 from tiltyard.worker.spill_file import SpillFile
 
-LEAST_KV_BYTES = 256 << 20
+LEAST_KV_BYTES = 224 << 20
 KV_SHARE = 8
 """One part in so many of the machine's memory is what a worker's cache of past tokens takes unasked."""
 Progress = Callable[[int, int], None]
