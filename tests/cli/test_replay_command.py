@@ -9,7 +9,7 @@ from tiltyard.cli.settings import load_settings
 
 
 @pytest.mark.parametrize(
-    ("served_mb", "kv_memory_bytes"), [("2000", 2000 << 20), ("16", 256 << 20), ('"auto"', None)]
+    ("served_mb", "kv_memory_bytes"), [("2000", 2000 << 20), ("16", 224 << 20), ('"auto"', None)]
 )
 def test_a_replay_has_at_least_the_kv_memory_of_the_worker_that_answered(
     tmp_path: Path, served_mb: str, kv_memory_bytes: int | None
