@@ -58,12 +58,12 @@ class CallReader(Protocol):
         """The arguments of a complete call as JSON text; `None` if they are no object."""
 
 
-class JsonCall:
-    """`{"name": …, "arguments": {…}}`, with a name or two for either member."""
+class _Scanned:
+    """What every reader of one JSON object shows of its scan."""
 
-    def __init__(self) -> None:
-        self._scan = ObjectScan(_MEMBERS)
-        self.feed = self._scan.feed
+    def __init__(self, scan: ObjectScan) -> None:
+        self._scan = scan
+        self.feed = scan.feed
 
     @property
     def done(self) -> bool:
@@ -84,6 +84,13 @@ class JsonCall:
     def text(self) -> str:
         """See `CallReader`."""
         return self._scan.text
+
+
+class JsonCall(_Scanned):
+    """`{"name": …, "arguments": {…}}`, with a name or two for either member."""
+
+    def __init__(self) -> None:
+        super().__init__(ObjectScan(_MEMBERS))
 
     @property
     def name(self) -> str:
@@ -107,33 +114,12 @@ class JsonCall:
         return next((value for key in keys if (value := self._scan.value(key)) is not None), None)
 
 
-class NamedArguments:
+class NamedArguments(_Scanned):
     """`{…}` behind a name that has been read."""
 
     def __init__(self, name: str) -> None:
+        super().__init__(ObjectScan())
         self.name = name
-        self._scan = ObjectScan()
-        self.feed = self._scan.feed
-
-    @property
-    def done(self) -> bool:
-        """See `CallReader`."""
-        return self._scan.done
-
-    @property
-    def broken(self) -> bool:
-        """See `CallReader`."""
-        return self._scan.broken
-
-    @property
-    def length(self) -> int:
-        """See `CallReader`."""
-        return self._scan.length
-
-    @property
-    def text(self) -> str:
-        """See `CallReader`."""
-        return self._scan.text
 
     @property
     def span(self) -> tuple[int, int | None] | None:
