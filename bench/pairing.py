@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tiltyard.arena.pair_weights import PairingSettings, Standing, pair_probabilities
+from tiltyard.arena.pair_weights import Standing, pair_probabilities
+from tiltyard.arena.pairing_settings import PairingSettings
 from tiltyard.rating.bradley_terry import fit
 from tiltyard.rating.counts import PairCounts
 

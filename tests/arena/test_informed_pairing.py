@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tiltyard.arena.informed_pairing import REFRESH_S, InformedPairing
-from tiltyard.arena.pair_weights import PairingSettings
+from tiltyard.arena.pairing_settings import PairingSettings
 from tiltyard.arena.pairing import Entrant
 from tiltyard.errors import Unavailable
 from tiltyard.events.log import EventLog

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tiltyard.arena.pair_weights import PairingSettings, Standing, pair_probabilities
+from tiltyard.arena.pair_weights import Standing, pair_probabilities
+from tiltyard.arena.pairing_settings import PairingSettings
 from tiltyard.arena.pairing import Draw, Entrant, Randomness, draw, draw_from, enough
 from tiltyard.arena.slices import slice_of
 from tiltyard.events.log import EventLog

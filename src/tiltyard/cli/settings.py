@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from tiltyard.arena.pair_weights import PairingSettings
+from tiltyard.arena.pairing_settings import PairingSettings
 from tiltyard.arena.sessions import SessionSettings
 from tiltyard.cli.settings_problems import NAME, problem_in
 from tiltyard.errors import ConfigurationError
