@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tiltyard.arena.informed_pairing import REFRESH_S, InformedPairing
-from tiltyard.arena.pairing_settings import PairingSettings
 from tiltyard.arena.pairing import Entrant
+from tiltyard.arena.pairing_settings import PairingSettings
 from tiltyard.errors import Unavailable
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import BattleOpened, Choice, Contestant, EventData, VoteCast

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tiltyard.arena.outages import Outages
 from tiltyard.arena.pair_weights import Standing, pair_probabilities
-from tiltyard.arena.pairing_settings import PairingSettings
 from tiltyard.arena.pairing import Entrant, draw_from
+from tiltyard.arena.pairing_settings import PairingSettings
 from tiltyard.arena.slices import slice_of
 from tiltyard.identity.canonical import digest_of
 from tiltyard.rating.information import knowledge

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiltyard.arena.pair_weights import Standing, pair_probabilities
-from tiltyard.arena.pairing_settings import PairingSettings
 from tiltyard.arena.pairing import Draw, Entrant, Randomness, draw, draw_from, enough
+from tiltyard.arena.pairing_settings import PairingSettings
 from tiltyard.arena.slices import slice_of
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import BattleOpened, Choice, VoteCast
