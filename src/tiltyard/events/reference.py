@@ -13,16 +13,29 @@ from tiltyard.events.schema import (
     ChoiceOutcome,
     ContentRef,
     Contestant,
+    ShadowCopies,
     StructureRef,
     ToolRef,
     ToolsRef,
+    TrafficArm,
+    TrafficRule,
 )
 from tiltyard.identity.manifest import Frozen
 
 BEGIN = "<!-- tables: written by python -m tiltyard.events.reference docs/events.md -->\n"
 END = "<!-- end of tables -->\n"
 
-PARTS: tuple[type[Frozen], ...] = (ContentRef, ChoiceOutcome, StructureRef, ToolsRef, ToolRef, Contestant)
+PARTS: tuple[type[Frozen], ...] = (
+    ContentRef,
+    ChoiceOutcome,
+    StructureRef,
+    ToolsRef,
+    ToolRef,
+    Contestant,
+    TrafficArm,
+    TrafficRule,
+    ShadowCopies,
+)
 """Values inside events that have a table of their own."""
 
 

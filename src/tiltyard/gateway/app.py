@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 
@@ -66,6 +67,7 @@ def create_gateway(
     arena in. `app.state.answering` holds the answers under way on WebSockets, which the caller's server may wait for.
     """
     metrics = GatewayMetrics()
+    router.splits.look(log)  # before the first request, not a moment after
     gate = Gate(KeyRing(log), tenants or {}, require_keys=require_keys, house_key=house_key)
     door = Door(
         router=router,
@@ -84,7 +86,10 @@ def create_gateway(
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        watching = asyncio.create_task(router.splits.watch(log))
         yield
+        watching.cancel()
+        await door.shadows.aclose()
         await door.tellings.aclose()
         await door.hop.aclose()
         await gate.keys.aclose()
@@ -100,6 +105,7 @@ def create_gateway(
     )
     app.state.answering = door.answering
     app.state.tellings = door.tellings
+    app.state.splits = router.splits
     app.add_middleware(GateMiddleware, gate=gate, errors=metrics.errors)
     app.add_middleware(Guard, hosts=tuple(hosts))
 
