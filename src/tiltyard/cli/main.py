@@ -20,6 +20,8 @@ VERBS = {
     "leaderboard": "Print the leaderboard that the votes give.",
     "rules": "Show which votes count, which do not and why, and what other rules would change.",
     "data": "Find and replace what names a person in a text.",
+    "release": "Bring a candidate to everyone, with evidence at each gate; say first what that takes.",
+    "rollback": "Give an alias back to its last verified version.",
     "events": "Read, verify and rebuild the event log.",
     "replay": "Make a recorded answer or battle again and compare it.",
     "bench": "Measure the kernels on this machine, against its own ceilings.",
