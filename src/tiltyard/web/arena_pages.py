@@ -17,16 +17,21 @@ from tiltyard.arena.transcript import SIDES, Battle
 from tiltyard.arena.voter import Voter
 from tiltyard.errors import Conflict, InvalidRequest, NotFound, TiltyardError
 from tiltyard.web.failures import failure_response, wants_json
+from tiltyard.web.languages import gettext
 from tiltyard.web.markdown import render_markdown
 from tiltyard.web.templating import render
 from tiltyard.web.visitor import address_of, keep_voter, read_form, voter_of
 
-EXAMPLES = (
-    "Explain why the sky is blue to a ten-year-old.",
-    "Write a haiku about a slow computer.",
-    "What is the difference between a list and a tuple in Python? Show code.",
-    "Plan a rainy Sunday in five steps.",
-)
+
+def examples() -> list[str]:
+    """Questions to begin with."""
+    return [
+        gettext("Explain why the sky is blue to a ten-year-old."),
+        gettext("Write a haiku about a slow computer."),
+        gettext("What is the difference between a list and a tuple in Python? Show code."),
+        gettext("Plan a rainy Sunday in five steps."),
+    ]
+
 
 VERDICTS = {
     "a": "You chose side A",
@@ -146,7 +151,7 @@ class ArenaPages:
             "arena.html",
             status=200 if error is None else error.status,
             ready=different(self._arena.contestants()),
-            examples=EXAMPLES,
+            examples=examples(),
             unfinished=unfinished,
             limits=self._arena.limits,
             error=error,

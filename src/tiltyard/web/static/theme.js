@@ -18,9 +18,9 @@
     const toggle = document.getElementById("theme-toggle");
     const current = () => root.dataset.theme ?? (system.matches ? "dark" : "light");
     const label = () => {
-      const next = current() === "dark" ? "light" : "dark";
-      toggle.setAttribute("aria-label", `Switch to ${next} colours`);
-      toggle.title = `Switch to ${next} colours`;
+      const words = current() === "dark" ? toggle.dataset.toLight : toggle.dataset.toDark;
+      toggle.setAttribute("aria-label", words);
+      toggle.title = words;
     };
     toggle.hidden = false;
     label();
