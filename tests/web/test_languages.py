@@ -7,12 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from arena_yard import Yard
+from arena_standin import Gate
+from arena_yard import CONTESTANTS, Yard, listen
 
-from tiltyard.web.languages import LANGUAGES, negotiated
+from tiltyard.arena.troubles import TROUBLES, Trouble
+from tiltyard.web.languages import LANGUAGES, language_named, negotiated, translations
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 import catalogs
+
+NAMES = [one.name for one in CONTESTANTS]
 
 
 @pytest.fixture(scope="module")
@@ -85,18 +89,71 @@ def test_the_picker_leads_to_no_other_place(yard: Yard, referer: str) -> None:
 
 @pytest.mark.parametrize("tag", ["zh-Hant", "zh-Hans"])
 def test_no_english_is_left_on_a_page(yard: Yard, tag: str) -> None:
+    gate = Gate()
+    for name in NAMES:
+        yard.models.answers[name] = lambda _messages: ["答", gate]
     with yard.visitor(cookie=f"tiltyard_language={tag}") as visitor:
-        for page in (visitor.get("/").text, visitor.get("/nowhere").text):
-            assert english_in(page) == []
+        pages = [visitor.get("/").text, visitor.get("/nowhere").text]
+        # the voter's cookie by hand: httpx2 sends this header in place of its own jar
+        reply = visitor.post("/battles", data={"content": "問", "consent": "1"})
+        visitor.headers["cookie"] += "; " + reply.headers["set-cookie"].partition(";")[0]
+        battle = reply.headers["location"]
+        api = f"/api/arena{battle}"
+        listen(visitor, battle.rpartition("/")[2], until=lambda heard: all(heard.text.values()))
+        pages.append(visitor.get(battle).text)  # while both write
+        visitor.post(f"{api}/stop")
+        gate.open()
+        pages += [visitor.get(battle).text, visitor.post(f"{battle}/turns", data={"content": " "}).text]
+        token = re.findall(r'name="vote_token" value="(\w+)"', pages[-1])[0]
+        visitor.post(f"{battle}/vote", data={"vote_token": token, "choice": "a"})
+        link = visitor.post(f"{api}/share").json()["link"]
+        pages += [visitor.get(battle).text, visitor.get(link).text]
+        visitor.post(f"{battle}/withdraw", data={"vote_token": token, "reason": "slip"})
+        pages.append(visitor.get(battle).text)
+        assert gettext_in(tag, "You took your vote back") in pages[-1]
+    for page in pages:
+        assert english_in(page) == []
 
 
-OURS = {"tiltyard", "English", "Python", "list", "tuple", "Enter", "not_found"}
+def gettext_in(tag: str, words: str) -> str:
+    language = language_named(tag)
+    assert language is not None
+    said = translations(language).gettext(words)
+    assert said != words
+    return said
+
+
+@pytest.mark.parametrize("trouble", TROUBLES.values(), ids=lambda trouble: trouble.cause)
+def test_every_cause_of_a_failure_has_words_in_every_language(trouble: Trouble) -> None:
+    """FastChat #91, #1206, #3503, #3711, #3671: one opaque "network error" for every cause."""
+    assert (
+        len({gettext_in("zh-Hant", trouble.words), gettext_in("zh-Hans", trouble.words), trouble.words}) == 3
+    )
+
+
+OURS = {
+    "tiltyard",
+    "English",
+    "Python",
+    "list",
+    "tuple",
+    "Enter",
+    "not_found",
+    "Esc",
+    "token",
+    "tokens",
+    "UTC",
+}
 """Names, which are the same in every language."""
 
 
 def english_in(page: str) -> list[str]:
     """Words in Latin letters that a person would read: texts, titles and labels."""
     body = re.sub(r"(?s)<head>.*?</head>|<(code|kbd)\b.*?</\1>", " ", page)
+    body = re.sub(r'(?s)<(dd|td) class="digest".*?</\1>|<(p|th)\b[^>]* lang="en">.*?</\2>', " ", body)
     said = re.findall(r'(?:aria-label|title|placeholder|alt)="([^"]*)"', body) + re.findall(r">([^<]+)", body)
+    for model in CONTESTANTS:
+        said = [text.replace(model.name, " ").replace(model.organization, " ") for text in said]
+        said = [text.replace(model.license, " ") for text in said]
     words = {word for text in said for word in re.findall(r"[A-Za-z][A-Za-z'_-]+", text)}
     return sorted(words - OURS)

@@ -22,6 +22,15 @@
       toggle.setAttribute("aria-label", words);
       toggle.title = words;
     };
+    const menu = document.querySelector(".languages");
+    document.addEventListener("click", (event) => {
+      if (!menu.contains(event.target)) menu.open = false;
+    });
+    menu.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      menu.open = false;
+      menu.querySelector("summary").focus();
+    });
     toggle.hidden = false;
     label();
     system.addEventListener("change", label);
