@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 
 from tiltyard.events.log import EventLog
 from tiltyard.events.queries import VoteRow
-from tiltyard.events.schema import BattleOpened, VoteCast
+from tiltyard.events.schema import BattleOpened, VoteCast, VoteWithdrawn
 from tiltyard.rating.admission import Admitted, Window
 from tiltyard.rating.ruleset import Judged, Ruleset, admit_judged, admit_under, judge
 
@@ -19,6 +19,7 @@ class RecordedVoteRow(VoteRow):
     network: str
     prompt_digest: str
     leaked: bool
+    withdrawn: bool
     seconds: float | None
     """From the opening of the battle to the vote; `None` when no opening is in the log."""
 
@@ -36,19 +37,20 @@ class RecordedVotes:
     def __init__(self, log: EventLog, ruleset: Ruleset) -> None:
         self.ruleset = ruleset
         self.log = log
-        self._votes: list[RecordedVoteRow] = []
+        self._votes: dict[str, RecordedVoteRow] = {}
+        """By battle, oldest first."""
         self._openings: dict[str, _Opening] = {}
         """Of battles without a vote yet."""
         self._sequence = 0
         self._one_reader = Lock()
-        self._judged: tuple[int, Judged] | None = None
-        """How many votes were judged last, and the judgement."""
+        self._judged: tuple[tuple[int, int], Judged] | None = None
+        """How many votes were judged last and how many of them were withdrawn, and the judgement."""
         self._one_judge = Lock()
 
     def votes(self) -> list[RecordedVoteRow]:
         """Return every vote so far, whether it counts or not, oldest first."""
         with self._one_reader:
-            for event in self.log.read(after=self._sequence, types=(BattleOpened, VoteCast)):
+            for event in self.log.read(after=self._sequence, types=(BattleOpened, VoteCast, VoteWithdrawn)):
                 self._sequence = event.sequence
                 match event.data:
                     case BattleOpened() as opened:
@@ -57,10 +59,15 @@ class RecordedVotes:
                         )
                     case VoteCast() as vote:
                         opening = self._openings.pop(vote.battle, None)
-                        self._votes.append(_row(vote, opening, event.sequence, event.time_us, event.tenant))
+                        self._votes[vote.battle] = _row(
+                            vote, opening, event.sequence, event.time_us, event.tenant
+                        )
+                    case VoteWithdrawn() as taken_back if taken_back.battle in self._votes:
+                        row = self._votes[taken_back.battle]
+                        self._votes[taken_back.battle] = replace(row, withdrawn=True)
                     case _:
                         pass  # a later version of either, which this one cannot read
-            return list(self._votes)
+            return list(self._votes.values())
 
     def admit(self, window: Window, now_us: int, ruleset: Ruleset | None = None) -> Admitted:
         """Add up the votes that count under the ruleset in force, or under another."""
@@ -74,10 +81,11 @@ class RecordedVotes:
         return self._judge(self.votes())
 
     def _judge(self, votes: list[RecordedVoteRow]) -> Judged:
-        """Judge once for each number of votes: the log only grows."""
+        """Judge once for each change of the votes: both numbers only grow."""
+        state = len(votes), sum(vote.withdrawn for vote in votes)
         with self._one_judge:
-            if self._judged is None or self._judged[0] != len(votes):
-                self._judged = len(votes), judge(votes, self.ruleset)
+            if self._judged is None or self._judged[0] != state:
+                self._judged = state, judge(votes, self.ruleset)
             return self._judged[1]
 
 
@@ -101,5 +109,6 @@ def _row(
         network="" if opening is None else opening.network,
         prompt_digest="" if opening is None else opening.prompt_digest,
         leaked=bool(vote.leaks),
+        withdrawn=False,
         seconds=None if opening is None else (time_us - opening.time_us) / 1e6,
     )
