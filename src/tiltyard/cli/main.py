@@ -19,6 +19,7 @@ VERBS = {
     "tenants": "Show and set what each tenant may use.",
     "leaderboard": "Print the leaderboard that the votes give, or publish it under its digest.",
     "rules": "Show which votes count, which do not and why, and what other rules would change.",
+    "data": "Find and replace what names a person in a text.",
     "events": "Read, verify and rebuild the event log.",
     "replay": "Make a recorded answer, battle or leaderboard again and compare it.",
     "bench": "Measure the kernels on this machine, against its own ceilings.",
