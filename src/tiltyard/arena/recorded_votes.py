@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Final, NamedTuple
 
+from tiltyard.arena.language import UNDECIDED
 from tiltyard.events.log import EventLog
 from tiltyard.events.queries import VoteRow
 from tiltyard.events.schema import BattleOpened, IdentityRegistered, SubjectErased, VoteCast
 from tiltyard.rating.admission import Admitted, Window
 from tiltyard.rating.ruleset import Judged, Ruleset, admit_judged, admit_under, judge
 
-UNDECIDED: Final = "und"
-"""The language of a message that nobody could or did tell, as ISO 639 has it."""
 _KEPT: Final = (BattleOpened, VoteCast, IdentityRegistered, SubjectErased)
 
 
