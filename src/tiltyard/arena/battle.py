@@ -23,6 +23,7 @@ from tiltyard.arena.after_vote import check_link, share, withdraw
 from tiltyard.arena.answering import answer_side
 from tiltyard.arena.consent import Consents
 from tiltyard.arena.identity_leak import leaks, names_of
+from tiltyard.arena.language import language_of
 from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Draw, Entrant, Randomness, different, draw
 from tiltyard.arena.restore import restore, words_gone
@@ -195,6 +196,7 @@ class Arena:
                 side_probability=battle.side_probability,
                 policy=drawn.policy,
                 slice=drawn.slice,
+                language=language_of(message),
                 network=network,
                 prompt_digest=self._prompt_digest(message),
                 pace=pace,

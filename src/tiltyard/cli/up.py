@@ -13,6 +13,7 @@ import click
 from starlette.applications import Starlette
 
 from tiltyard.arena.adoption import adoption
+from tiltyard.arena.boards import Boards
 from tiltyard.arena.informed_pairing import InformedPairing
 from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Entrant
@@ -42,7 +43,7 @@ def make_pages(running: Running) -> Starlette:
     log = running.log
 
     async def publish(board: LeaderboardPublished) -> None:
-        await log.append(board, subject="leaderboard", source="tiltyard/web")
+        await log.append(board, subject=board.digest, source="tiltyard/web")
 
     recorded = RecordedVotes(log, ruleset_of(running.settings))
     minimum_votes = running.settings.file.arena.minimum_votes
@@ -50,11 +51,8 @@ def make_pages(running: Running) -> Starlette:
     if adopted is not None:
         log.append_blocking(adopted, subject="ruleset", source="tiltyard/arena")
     board = leaderboard_routes(
-        votes=log.votes,
-        identities=log.identities,
-        minimum_votes=minimum_votes,
+        boards=Boards(recorded, minimum_votes=minimum_votes),
         publish=publish,
-        admission=recorded.admit,
     )
     pairing = running.settings.file.arena.pairing
     return create_web(
