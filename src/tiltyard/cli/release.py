@@ -22,8 +22,8 @@ from tiltyard.release.history import active_release, order, start, states_of, ve
 from tiltyard.release.plan import plan_schema
 from tiltyard.release.plan_file import read_plan
 from tiltyard.release.reconciler import Reconciler
-from tiltyard.release.state import ReleaseState
 from tiltyard.release.report import as_html, as_markdown, status_lines
+from tiltyard.release.state import ReleaseState
 
 
 def whoami() -> str:
@@ -99,7 +99,9 @@ def history(context: click.Context, *, alias: str) -> None:
                 f"{state.started.candidate}  by {state.started.by} ({state.started.why or 'no reason given'})  {ended}"
             )
             for one in state.orders:
-                click.echo(f"    {one.order} by {one.by} in stage {one.index + 1}: {one.why or 'no reason given'}")
+                click.echo(
+                    f"    {one.order} by {one.by} in stage {one.index + 1}: {one.why or 'no reason given'}"
+                )
         for version in versions_of(log, alias):
             click.echo(f"verified: {version.identity} {version.behaviour[:19]}…")
 
@@ -143,8 +145,12 @@ def _order_command(name: str, words: str) -> None:
         click.echo(f"{said.release}: {name} in stage {said.index + 1}")
 
 
-_order_command("approve", "Let the release of ALIAS go on from the stage that it is in, as far as no gate has failed.")
-_order_command("pause", "Keep the release of ALIAS where it is; failed gates and hard stops still roll it back.")
+_order_command(
+    "approve", "Let the release of ALIAS go on from the stage that it is in, as far as no gate has failed."
+)
+_order_command(
+    "pause", "Keep the release of ALIAS where it is; failed gates and hard stops still roll it back."
+)
 _order_command("resume", "Let a paused release of ALIAS go on.")
 _order_command("abort", "End the release of ALIAS and give all traffic back to production.")
 

@@ -17,7 +17,9 @@ from tiltyard.release.history import roll_back
 @click.argument("alias")
 @click.option("--why", default="", help="The reason, for the history.")
 @click.option("--to-file", is_flag=True, help="Let ALIAS mean what tiltyard.toml says.")
-@click.option("--log", "log_url", envvar="TILTYARD_LOG", metavar="URL", help="The log, where it is elsewhere.")
+@click.option(
+    "--log", "log_url", envvar="TILTYARD_LOG", metavar="URL", help="The log, where it is elsewhere."
+)
 @data_option
 @config_option
 def command(
@@ -31,4 +33,6 @@ def command(
     with EventLog.open(log_url or settings.log_path, keys=settings.keys_path, create=False) as log:
         split = roll_back(log, alias, by=whoami(), why=why, to_file=to_file)
     to = split.arms[0].identity if split.arms else "what tiltyard.toml says"
-    click.echo(f"{alias} is {to} on every gateway within a second; requests in flight finish where they began")
+    click.echo(
+        f"{alias} is {to} on every gateway within a second; requests in flight finish where they began"
+    )

@@ -16,6 +16,7 @@ import click
 from starlette.applications import Starlette
 
 from tiltyard.arena.adoption import adoption
+from tiltyard.arena.boards import Boards
 from tiltyard.arena.informed_pairing import InformedPairing
 from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Entrant
@@ -46,7 +47,7 @@ def make_pages(running: Running) -> Starlette:
     log = running.log
 
     async def publish(board: LeaderboardPublished) -> None:
-        await log.append(board, subject="leaderboard", source="tiltyard/web")
+        await log.append(board, subject=board.digest, source="tiltyard/web")
 
     recorded = RecordedVotes(log, ruleset_of(running.settings))
     minimum_votes = running.settings.file.arena.minimum_votes
@@ -54,24 +55,24 @@ def make_pages(running: Running) -> Starlette:
     if adopted is not None:
         log.append_blocking(adopted, subject="ruleset", source="tiltyard/arena")
     board = leaderboard_routes(
-        votes=log.votes,
-        identities=log.identities,
-        minimum_votes=minimum_votes,
+        boards=Boards(recorded, minimum_votes=minimum_votes),
         publish=publish,
-        admission=recorded.admit,
     )
     pairing = running.settings.file.arena.pairing
-    return with_releases(running, create_web(
-        log=log,
-        client=running.client,
-        contestants=lambda: entrants(running),
-        routes=board,
-        pairing=InformedPairing(log, pairing),
-        sessions=SessionLimits(running.settings.file.arena.sessions),
-        outages=Outages(failures=pairing.outage_failures, rest_s=pairing.outage_rest_s),
-        replay=replay_command(running.settings),
-        allowed_hosts=running.hosts,
-    ))
+    return with_releases(
+        running,
+        create_web(
+            log=log,
+            client=running.client,
+            contestants=lambda: entrants(running),
+            routes=board,
+            pairing=InformedPairing(log, pairing),
+            sessions=SessionLimits(running.settings.file.arena.sessions),
+            outages=Outages(failures=pairing.outage_failures, rest_s=pairing.outage_rest_s),
+            replay=replay_command(running.settings),
+            allowed_hosts=running.hosts,
+        ),
+    )
 
 
 def with_releases(running: Running, app: Starlette) -> Starlette:

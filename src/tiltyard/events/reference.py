@@ -14,6 +14,7 @@ from tiltyard.events.schema import (
     ContentRef,
     Contestant,
     ShadowCopies,
+    PublishedName,
     StructureRef,
     ToolRef,
     ToolsRef,
@@ -35,6 +36,7 @@ PARTS: tuple[type[Frozen], ...] = (
     TrafficArm,
     TrafficRule,
     ShadowCopies,
+    PublishedName,
 )
 """Values inside events that have a table of their own."""
 

@@ -17,6 +17,10 @@ from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment, F
 Side = Literal["a", "b"]
 Choice = Literal["a", "b", "tie", "both_bad"]
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled", "failed", "deadline"]
+Pace = Literal["as_written", "equal"]
+"""Whether a voter sees each side as fast as it writes, or both at the pace of the slower."""
+WithdrawalReason = Literal["slip", "misread", "other"]
+"""Why a voter took a vote back: a wrong key or button, an answer read wrongly, or something else."""
 Credential = Literal["production", "research"]
 """What an API key is for: to serve people, or to learn about models."""
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64), PlainSerializer(str, return_type=str, when_used="json")]
@@ -276,8 +280,16 @@ class BattleOpened(EventData):
     """The slice of the battle, where targets are set for slices; empty otherwise."""
     network: str = ""
     """Pseudonym of the voter's network for this day, `net_…`; no address can be told from it. Empty where none was taken."""
+    language: str = ""
+    """Language of the first message (`arena/language.py`), `und` where it is undecided; empty where nobody guessed."""
     prompt_digest: str = ""
     """Keyed digest of the first message, shortened: tells that two battles began alike. Empty where none was taken."""
+    pace: Pace = "as_written"
+    """How the answers were shown: as they were written, or both no faster than the slower one."""
+    redraws: int = 0
+    """How many battles with this question were voided before this one, because a side failed."""
+    redrawn_after: str = ""
+    """Why the last of them was voided, in one word; empty for a first draw."""
     vote_token_digest: Digest
     """Digest of the single-use token with which the vote must come."""
 
@@ -358,6 +370,8 @@ class VoteCast(EventData):
     """Generations of side b that the voter saw last, a turn each."""
     leaks: tuple[Side, ...] = ()
     """Sides whose answers said who wrote them."""
+    cut: tuple[Side, ...] = ()
+    """Sides that were still answering; the vote stopped them, and counts what they had said."""
 
     def unique_key(self) -> str | None:
         """One vote a battle."""
@@ -397,12 +411,29 @@ class RulesetAdopted(EventData):
     """Ratings that moved, the farthest first."""
 
 
+class PublishedName(Frozen):
+    """What a model was called when a leaderboard was published."""
+
+    name: str
+    """Name of the identity."""
+    organization: str = ""
+    """Who made the model."""
+    license: str = ""
+    """Under which licence."""
+    description: str = ""
+    """What set it apart."""
+    registered: bool = True
+    """Whether an identity explains it."""
+    superseded: bool = False
+    """Whether the name meant another behaviour by then."""
+
+
 class LeaderboardPublished(EventData):
-    """Written by the arena's pages when a computed leaderboard is first shown after a change."""
+    """Written by `tiltyard leaderboard publish`, and by the arena's page when its board is shown after a change."""
 
     TYPE: ClassVar[str] = "tiltyard.leaderboard.published.v1"
     digest: Digest
-    """Digest of the leaderboard in canonical JSON."""
+    """Digest of `board` in canonical JSON: the leaderboard's name; also the event's subject."""
     method: str
     """Name and version of the rating method."""
     ruleset: str
@@ -413,6 +444,10 @@ class LeaderboardPublished(EventData):
     """First event of the range that was read."""
     last_sequence: int
     """Last event of the range that was read."""
+    board: dict[str, JsonValue] = Field(default_factory=dict)
+    """Every number and setting (`rating/leaderboard.py:Leaderboard.document`); empty in boards of earlier versions."""
+    names: dict[str, PublishedName] = Field(default_factory=dict)
+    """What the models were called that day, by behaviour digest; no part of the digest."""
 
     def unique_key(self) -> str | None:
         """One publication per content."""
@@ -469,6 +504,78 @@ class TenantSet(EventData):
     """Name of the tenant; also the event's subject."""
     terms: dict[str, JsonValue] | None
     """As in `[tenants.NAME]`, which they replace as a whole; `None`: what the file says."""
+
+
+class ConsentGiven(EventData):
+    """Written by the arena before a voter's first battle under a text of consent."""
+
+    TYPE: ClassVar[str] = "tiltyard.consent.given.v1"
+    voter: str
+    """Pseudonymous voter id; also the event's subject."""
+    version: str
+    """Version of the text; another version asks again."""
+    language: str
+    """Language in which it was shown, such as `zh-Hant`."""
+    wording: Digest
+    """Digest of the words that were shown, in that language."""
+
+    def unique_key(self) -> str | None:
+        """A voter agrees once to a version."""
+        return f"consent:{self.voter}:{self.version}"
+
+
+class BattleVoided(EventData):
+    """Written by the arena when a model failed to answer the first message: nobody loses, and the pair is drawn again."""
+
+    TYPE: ClassVar[str] = "tiltyard.battle.voided.v1"
+    battle: str
+    """Battle id; also the event's subject."""
+    attempt: int
+    """Attempt at the first message that failed."""
+    failed: tuple[Side, ...]
+    """Sides that failed."""
+    causes: tuple[str, ...]
+    """Why each of them did, in one word."""
+    redraw: str
+    """Id that the battle drawn in its place has, if the voter stays."""
+
+    def unique_key(self) -> str | None:
+        """A battle is voided once."""
+        return f"voided:{self.battle}"
+
+
+class VoteWithdrawn(EventData):
+    """Written by the arena when a voter takes a vote back in time: it no longer counts, and stays in the log."""
+
+    TYPE: ClassVar[str] = "tiltyard.vote.withdrawn.v1"
+    battle: str
+    """Battle id; also the event's subject."""
+    voter: str
+    """Pseudonymous voter id."""
+    vote: str
+    """Id of the `VoteCast` event."""
+    reason: WithdrawalReason
+    """Why, as the voter said."""
+
+    def unique_key(self) -> str | None:
+        """One withdrawal a battle."""
+        return f"vote-withdrawn:{self.battle}"
+
+
+class BattleShared(EventData):
+    """Written by the arena when a voter makes a link under which others may read a battle that has its vote."""
+
+    TYPE: ClassVar[str] = "tiltyard.battle.shared.v1"
+    battle: str
+    """Battle id; also the event's subject."""
+    voter: str
+    """Pseudonymous voter id."""
+    link_digest: Digest
+    """Digest of the secret part of the link."""
+
+    def unique_key(self) -> str | None:
+        """A battle has one link."""
+        return f"shared:{self.battle}"
 
 
 class WorkerReady(EventData):
@@ -695,6 +802,10 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     BattleTurnStarted,
     BattleTurnFinished,
     VoteCast,
+    ConsentGiven,
+    BattleVoided,
+    VoteWithdrawn,
+    BattleShared,
     RulesetAdopted,
     LeaderboardPublished,
     ApiKeyIssued,

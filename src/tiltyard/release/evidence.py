@@ -131,9 +131,11 @@ class StageEvidence:
             return
         for test in self.tests:
             inside = is_in(test.gate.slice, original)
-            pair = [value_of(test.gate.metric, one, self._plan.prices) for one in (sample, original)] if (
-                test.gate.metric not in _OWN_PAIRS
-            ) else []
+            pair = (
+                [value_of(test.gate.metric, one, self._plan.prices) for one in (sample, original)]
+                if (test.gate.metric not in _OWN_PAIRS)
+                else []
+            )
             if inside is None or (test.gate.metric in NEEDS_WORDS and None in pair and not sample.failed):
                 test.add_missing()
             elif inside and pair and None not in pair:

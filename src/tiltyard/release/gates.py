@@ -105,7 +105,9 @@ class GateTest:
             verdict, why = "pass", f"it is within {self._said_bound()}"
         sample = f"{n:,} {'pairs' if self.paired and self.gate.limit is None else 'samples'}"
         if bound is None:
-            return Judged(verdict, None, None, None, n, others, f"{self.gate.name}: {verdict}; {why} ({sample}).")
+            return Judged(
+                verdict, None, None, None, n, others, f"{self.gate.name}: {verdict}; {why} ({sample})."
+            )
         low, high = (value if math.isfinite(value) else None for value in bound.interval)
         words = (
             f"{self.gate.name}: {verdict}; {self._said(bound.effect)} "

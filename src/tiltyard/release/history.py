@@ -25,9 +25,7 @@ class Version(NamedTuple):
     @property
     def alone(self) -> tuple[TrafficArm, ...]:
         """All traffic to it."""
-        return (
-            TrafficArm(arm="production", identity=self.identity, behaviour=self.behaviour, weight=1.0),
-        )
+        return (TrafficArm(arm="production", identity=self.identity, behaviour=self.behaviour, weight=1.0),)
 
 
 def versions_of(log: EventLog, alias: str) -> list[Version]:
@@ -44,7 +42,9 @@ def versions_of(log: EventLog, alias: str) -> list[Version]:
                 versions.append(Version(one.candidate, one.candidate_behaviour))
             case TrafficSplit(release=None) as data if data.alias == alias:
                 back = [Version(arm.identity, arm.behaviour) for arm in data.arms[:1]]
-                versions = versions[: versions.index(back[0])] + back if back and back[0] in versions else back
+                versions = (
+                    versions[: versions.index(back[0])] + back if back and back[0] in versions else back
+                )
     return versions
 
 
@@ -59,9 +59,7 @@ def active_release(log: EventLog, alias: str) -> ReleaseState | None:
     return next((s for s in states if s.started.alias == alias and s.ended is None), None)
 
 
-def start(
-    log: EventLog, plan: Plan, aliases: Mapping[str, str], *, by: str, why: str = ""
-) -> ReleaseStarted:
+def start(log: EventLog, plan: Plan, aliases: Mapping[str, str], *, by: str, why: str = "") -> ReleaseStarted:
     """Start a release; raises `Conflict` while another of its alias runs, `NotFound` for unknown names. Blocks."""
     known = {data.name: data.behaviour for data in log.identities()}
     if plan.alias not in aliases:
@@ -80,7 +78,9 @@ def start(
     versions = versions_of(log, plan.alias)
     name = aliases[plan.alias]
     if not versions and name not in known:
-        raise NotFound(f"the identity {name!r} of the alias was never served; start tiltyard once", param="alias")
+        raise NotFound(
+            f"the identity {name!r} of the alias was never served; start tiltyard once", param="alias"
+        )
     production = versions[-1] if versions else Version(name, known[name])
     candidate = Version(plan.candidate, known[plan.candidate])
     if candidate.behaviour == production.behaviour:
@@ -115,7 +115,9 @@ def order(log: EventLog, alias: str, what: str, *, by: str, why: str) -> Release
     """Tell the active release of an alias something; raises `NotFound` where there is none. Blocks."""
     state = active_release(log, alias)
     if state is None:
-        raise NotFound(f"no release of {alias} is under way; `tiltyard release history {alias}` shows those there were")
+        raise NotFound(
+            f"no release of {alias} is under way; `tiltyard release history {alias}` shows those there were"
+        )
     index = 0 if state.entered is None else state.entered.index
     data = ReleaseOrdered.model_validate(
         {"release": state.id, "order": what, "index": index, "by": by, "why": why}

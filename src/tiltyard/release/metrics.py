@@ -69,9 +69,7 @@ def value_of(metric: str, sample: Sample, prices: Prices) -> float | None:
     """The metric of one generation (a quantile's metric without its `_p99`); `None` where it says nothing of it."""
     if metric == "cost":
         event = sample.event
-        return _whole(
-            sample, event.prompt_tokens * prices.prompt + event.completion_tokens * prices.output
-        )
+        return _whole(sample, event.prompt_tokens * prices.prompt + event.completion_tokens * prices.output)
     return _VALUES[metric.rpartition("_p")[0] if metric[-4:] in ("_p50", "_p99") else metric](sample)
 
 

@@ -38,8 +38,12 @@ def share(value: object) -> object:
     return value
 
 
-_TEXT: dict[str, JsonValue] = {"anyOf": [{"type": "number"}, {"type": "string", "pattern": "^[0-9.]+[smhd]$"}]}
-_PERCENT: dict[str, JsonValue] = {"anyOf": [{"type": "number"}, {"type": "string", "pattern": "^[0-9.]+ ?%$"}]}
+_TEXT: dict[str, JsonValue] = {
+    "anyOf": [{"type": "number"}, {"type": "string", "pattern": "^[0-9.]+[smhd]$"}]
+}
+_PERCENT: dict[str, JsonValue] = {
+    "anyOf": [{"type": "number"}, {"type": "string", "pattern": "^[0-9.]+ ?%$"}]
+}
 Seconds: TypeAlias = Annotated[
     float, BeforeValidator(seconds), Field(gt=0, le=90 * 86_400, json_schema_extra=_TEXT)
 ]

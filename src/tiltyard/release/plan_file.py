@@ -46,9 +46,7 @@ def parse_plan(text: str, shown: str) -> Plan:
     try:
         return Plan.model_validate(value)
     except ValidationError as error:
-        raise ConfigurationError(
-            "\n".join(_problem(root, item, shown) for item in error.errors())
-        ) from None
+        raise ConfigurationError("\n".join(_problem(root, item, shown) for item in error.errors())) from None
 
 
 def _problem(root: yaml.Node, item: object, shown: str) -> str:
@@ -62,7 +60,9 @@ def _problem(root: yaml.Node, item: object, shown: str) -> str:
         "missing": "is missing",
     }.get(item["type"], str(item["msg"]).removeprefix("Value error, "))
     given = item["input"]
-    said = f", not {given!r}" if isinstance(given, (str, int, float)) and item["type"] != "value_error" else ""
+    said = (
+        f", not {given!r}" if isinstance(given, (str, int, float)) and item["type"] != "value_error" else ""
+    )
     return f"{shown} line {line}: {field}: {message}{said}"
 
 
@@ -106,4 +106,6 @@ def _refuse_aliases(text: str, shown: str) -> None:
     """YAML's own aliases (`*name`) can make a small file huge, and a plan needs none."""
     for token in yaml.scan(text, Loader=yaml.SafeLoader):
         if isinstance(token, yaml.AliasToken):
-            raise ConfigurationError(f"{shown} line {token.start_mark.line + 1}: write it out; a plan has no YAML aliases")
+            raise ConfigurationError(
+                f"{shown} line {token.start_mark.line + 1}: write it out; a plan has no YAML aliases"
+            )

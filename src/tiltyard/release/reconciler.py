@@ -7,11 +7,12 @@ key that may occur once, so two of them at work, by mistake or on two machines, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
 
-from tiltyard.errors import Conflict, StorageFailed, TiltyardError
+from tiltyard.errors import Conflict, TiltyardError
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     EventData,
@@ -41,9 +42,7 @@ _logger = logging.getLogger(__name__)
 class Reconciler:
     """Of all releases in one log; `now_us` is microseconds since 1970."""
 
-    def __init__(
-        self, log: EventLog, *, now_us: Callable[[], int] = lambda: time.time_ns() // 1000
-    ) -> None:
+    def __init__(self, log: EventLog, *, now_us: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
         self._log = log
         self._now_us = now_us
         self._states: dict[str, ReleaseState] = {}
@@ -72,10 +71,8 @@ class Reconciler:
         for state in self._states.values():
             if state.ended is None and (event := self._next(state)) is not None:
                 subject = state.started.alias if isinstance(event, TrafficSplit) else state.id
-                try:
+                with contextlib.suppress(Conflict):  # another reconciler was faster: its event is read next
                     self._log.append_blocking(event, subject=subject, source=SOURCE)
-                except Conflict:
-                    pass  # another reconciler was faster: its event is read next
                 return True
         return False
 
@@ -125,8 +122,9 @@ class Reconciler:
         if known is None or known[0] != entered.index:
             started = state.started
             parties = Parties(state.id, started.candidate_behaviour, started.production_behaviour)
-            known = entered.index, StageEvidence(
-                self._log, state.plan, stage, parties, began=entered.sequence
+            known = (
+                entered.index,
+                StageEvidence(self._log, state.plan, stage, parties, began=entered.sequence),
             )
             self._evidence[state.id] = known
         return known[1]
@@ -150,7 +148,10 @@ class Reconciler:
             if last is not None and (
                 # What was shown stays shown: a pass is taken back by a failure only.
                 (last.verdict == "pass" and judged.verdict == "hold")
-                or (last.verdict == judged.verdict and judged.samples < max(last.samples * GROWN, last.samples + 10))
+                or (
+                    last.verdict == judged.verdict
+                    and judged.samples < max(last.samples * GROWN, last.samples + 10)
+                )
             ):
                 continue
             return GateJudged(
@@ -233,7 +234,11 @@ def _split(state: ReleaseState) -> TrafficSplit:
     )
     return TrafficSplit(
         alias=started.alias,
-        arms=tuple(arm for arm in arms if arm.weight > 0 or arm.arm == "production" or (rules and arm.arm == "candidate")),
+        arms=tuple(
+            arm
+            for arm in arms
+            if arm.weight > 0 or arm.arm == "production" or (rules and arm.arm == "candidate")
+        ),
         rules=rules,
         shadow=shadow,
         release=state.id,

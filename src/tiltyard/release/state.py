@@ -93,12 +93,15 @@ class ReleaseState:
             case TrafficSplit() if data.alias == self.started.alias:
                 if data.release == self.id:
                     steps = self.steps | {data.step or 0}
-                    return replace(self, split=data, steps=steps, stands=self.overruled is None or data.step == self.last_step + 1)
+                    return replace(
+                        self,
+                        split=data,
+                        steps=steps,
+                        stands=self.overruled is None or data.step == self.last_step + 1,
+                    )
                 return replace(self, overruled=data, stands=True)
             case StageEntered() if data.release == self.id:
-                return replace(
-                    self, entered=Entered(data.index, event.sequence, event.time_us), judged=()
-                )
+                return replace(self, entered=Entered(data.index, event.sequence, event.time_us), judged=())
             case GateJudged() if data.release == self.id:
                 if self.entered is None or data.index != self.entered.index:
                     return self
@@ -110,9 +113,7 @@ class ReleaseState:
         return self
 
 
-def releases_of(
-    events: Iterable[StoredEvent], states: dict[str, ReleaseState]
-) -> dict[str, ReleaseState]:
+def releases_of(events: Iterable[StoredEvent], states: dict[str, ReleaseState]) -> dict[str, ReleaseState]:
     """Every release after some more events, in the order in which they started; `states` is changed."""
     for event in events:
         if isinstance(event.data, ReleaseStarted):

@@ -27,6 +27,8 @@ from tiltyard.events.log import EventLog
 from tiltyard.web.arena_api import ArenaApi
 from tiltyard.web.arena_pages import ArenaPages
 from tiltyard.web.failures import on_disconnect, on_http_error, on_tiltyard_error
+from tiltyard.web.language_page import language_routes
+from tiltyard.web.languages import Languages
 from tiltyard.web.security import Guard
 from tiltyard.wire.hosts import LOOPBACK_NAMES
 
@@ -94,9 +96,10 @@ def create_web(
             *ArenaPages(arena, replay=replay).routes(),
             *ArenaApi(arena, replay=replay).routes(),
             *routes,
+            *language_routes(),
             Mount("/static", VersionedStaticFiles(directory=STATIC), name="static"),
         ],
-        middleware=[Middleware(Guard, allowed_hosts=allowed_hosts)],
+        middleware=[Middleware(Languages), Middleware(Guard, allowed_hosts=allowed_hosts)],
         exception_handlers={
             TiltyardError: on_tiltyard_error,
             HTTPException: on_http_error,
