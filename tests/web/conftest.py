@@ -16,6 +16,7 @@ from tiltyard.arena.transcript import Limits
 from tiltyard.client import ModelClient
 from tiltyard.events.log import EventLog
 from tiltyard.web.app import create_web
+from tiltyard.web.leaderboard import leaderboard_routes
 
 
 @pytest.fixture
@@ -50,6 +51,7 @@ def open_yard(log: EventLog, models: StandIn, models_url: str) -> Iterator[Calla
             rng=random.Random(7),
             limits=limits,
             replay=REPLAY,
+            routes=leaderboard_routes(votes=log.votes, identities=log.identities, minimum_votes=1),
         )
 
         @asynccontextmanager
