@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tiltyard.arena.answering import answer_side
+from tiltyard.arena.health import AppendTimes
 from tiltyard.arena.identity_leak import leaks, names_of
 from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Draw, Entrant, Randomness, different, draw
@@ -74,8 +75,12 @@ class Arena:
         pairing: Pairing | None = None,
         outages: Outages | None = None,
         sessions: SessionLimits | None = None,
+        appends: AppendTimes | None = None,
     ) -> None:
-        """`pairing` draws the pair: without it each is as likely as any other; no `sessions`, no limits by the hour."""
+        """`pairing` draws the pair: without it each is as likely as any other; no `sessions`, no limits by the hour.
+
+        `appends` takes in how long each vote took to be durable.
+        """
         self.log = log
         self.client = client
         self.contestants = contestants
@@ -84,6 +89,7 @@ class Arena:
         self._pairing = pairing or _uniform
         self._outages = outages or Outages()
         self._sessions = sessions
+        self._appends = appends or AppendTimes()
         self._networks = NetworkKeys()
         self._battles: OrderedDict[str, Battle] = OrderedDict()
         self._opening: Counter[str] = Counter()
@@ -184,7 +190,9 @@ class Arena:
                 asked,
             )
         ]
-        return await cast(self.log, battle, token=token, choice=choice, leaks=tuple(leaked))
+        return await cast(
+            self.log, battle, token=token, choice=choice, leaks=tuple(leaked), took=self._appends.note
+        )
 
     def _prompt_digest(self, message: str) -> str:
         """Name a first message however it is spaced and capitalised, for whoever has the master key alone."""

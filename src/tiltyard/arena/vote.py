@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import get_args
 
 from tiltyard.arena.restore import cast_vote_of, restore
@@ -15,9 +17,17 @@ SOURCE = "tiltyard/arena"
 
 
 async def cast(
-    log: EventLog, battle: Battle, *, token: str, choice: str, leaks: tuple[Side, ...] = ()
+    log: EventLog,
+    battle: Battle,
+    *,
+    token: str,
+    choice: str,
+    leaks: tuple[Side, ...] = (),
+    took: Callable[[float], None] = lambda _seconds: None,
 ) -> CastVote:
     """Append the vote and return it once it is durable; `leaks` are the sides whose answers said who wrote them.
+
+    `took` hears how long it took to make the vote durable, in seconds.
 
     Raises `InvalidRequest` for an unknown choice or another battle's token, `Conflict` when the battle has
     its vote, is still being answered or has no pair of answers, `StorageFailed` when the log refuses; then
@@ -52,6 +62,7 @@ async def cast(
             generations_b=tuple(turn.answers["b"].generation or "" for turn in judged),
             leaks=leaks,
         )
+        began = time.perf_counter()
         try:
             stored = await log.append(vote, subject=battle.id, source=SOURCE)
         except Conflict:
@@ -59,6 +70,7 @@ async def cast(
             if (known := await restore(log, battle.id)) is not None:
                 battle.vote = known.vote
             raise
+        took(time.perf_counter() - began)
         battle.vote = cast_vote_of(stored, vote)
         battle.notify()
         return battle.vote

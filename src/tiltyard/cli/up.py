@@ -13,6 +13,7 @@ import click
 from starlette.applications import Starlette
 
 from tiltyard.arena.adoption import adoption
+from tiltyard.arena.health import AppendTimes, Health
 from tiltyard.arena.informed_pairing import InformedPairing
 from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Entrant
@@ -23,7 +24,9 @@ from tiltyard.cli.rulesets import ruleset_of
 from tiltyard.cli.serving import Running, serve
 from tiltyard.cli.settings import FILE_NAME, Settings, default_data_dir, load_settings
 from tiltyard.events.schema import LeaderboardPublished
+from tiltyard.telemetry.arena_metrics import ArenaMetrics
 from tiltyard.web.app import create_web
+from tiltyard.web.health import figures_of, health_routes
 from tiltyard.web.leaderboard import leaderboard_routes
 
 
@@ -56,15 +59,21 @@ def make_pages(running: Running) -> Starlette:
         publish=publish,
         admission=recorded.admit,
     )
+    metrics = ArenaMetrics()
+    appends = AppendTimes(metrics.vote_append_s.observe)
+    health = Health(log, appends=appends, held_back=True)
+    metrics.figures = figures_of(health)
     pairing = running.settings.file.arena.pairing
     return create_web(
         log=log,
         client=running.client,
         contestants=lambda: entrants(running),
-        routes=board,
+        routes=[*board, *health_routes(health)],
         pairing=InformedPairing(log, pairing),
         sessions=SessionLimits(running.settings.file.arena.sessions),
         outages=Outages(failures=pairing.outage_failures, rest_s=pairing.outage_rest_s),
+        appends=appends,
+        collectors=[metrics],
         replay=replay_command(running.settings),
         allowed_hosts=running.hosts,
     )
