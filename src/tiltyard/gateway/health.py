@@ -58,7 +58,7 @@ def health_routes(door: Door) -> APIRouter:
         except Unavailable as error:  # the other figures are needed now more than ever
             door.metrics.errors.labels(error.code).inc()
         # In a thread: what other rooms add may read the log.
-        shown = await asyncio.to_thread(door.metrics.exposition)
-        return Response(shown, media_type=CONTENT_TYPE_LATEST)
+        page = await asyncio.to_thread(door.metrics.exposition)
+        return Response(page, media_type=CONTENT_TYPE_LATEST)
 
     return routes

@@ -6,8 +6,8 @@ are those that anybody may see (`arena/health.py`): a scrape must not tell who i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final, Protocol
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 from prometheus_client.metrics_core import Metric
@@ -19,19 +19,13 @@ MAX_MODELS: Final = 1000
 """Models with a label of their own; the others are not told apart here."""
 
 
-class Figures(Protocol):
-    """Fills the gauges with what is known now; called at each scrape, and may block."""
-
-    def __call__(self, metrics: ArenaMetrics) -> None:
-        """Set every gauge."""
-
-
 class ArenaMetrics(Collector):
     """Registers with the gateway's registry; `figures` is asked at each scrape."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
-        self.figures: Figures | None = None
+        self.figures: Callable[[ArenaMetrics], None] | None = None
+        """Fills the gauges with what is known now; called at each scrape, and may block."""
         self.vote_append_s = Histogram(
             "tiltyard_arena_vote_append_seconds",
             "From the vote's arrival at the log until it was durable.",
