@@ -54,6 +54,7 @@ packed_cache_mb = 0
 """
 
 
+END_TOKEN = 1
 KILL_AFTER_S = 0.5
 """Into the voting; at 500 voters some have been told by then and most have not."""
 
@@ -101,6 +102,13 @@ class Server:
         self.process.communicate(timeout=60)
 
 
+def tiny_model(path: Path) -> Path:
+    """A model of two layers whose answers have a few tokens: its weights are random, but the end token comes soon."""
+    weights = random_weights()
+    weights["output.weight"][END_TOKEN] *= 6
+    return write_directory(path, weights, "F32", max_position_embeddings=1024)
+
+
 async def one_round(server: Server, count: int, seed: int, kill: bool) -> list[Voter]:
     """Let `count` voters come and vote; kill the server in the middle of it if asked."""
     voters = [Voter(server.url, number, seed) for number in range(count)]
@@ -138,9 +146,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as made, socket.create_server(("127.0.0.1", 0)) as free:
         directory, port = Path(made), free.getsockname()[1]
         free.close()
-        model = asked.model or write_directory(
-            directory / "tiny", random_weights(), "F32", max_position_embeddings=1024
-        )
+        model = asked.model or tiny_model(directory / "tiny")
         (directory / "tiltyard.toml").write_text(SETTINGS.format(model=model), encoding="utf-8")
         server = Server(directory, port)
         rows, fine = [], True

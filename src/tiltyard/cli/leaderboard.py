@@ -13,6 +13,7 @@ import click
 
 from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.cli.answer_traits import LACKING, answer_traits
+from tiltyard.cli.leaderboard_sensors import show_sensors
 from tiltyard.cli.leaderboard_tables import console_of_output, pairs_table, show, show_elo, show_history
 from tiltyard.cli.options import config_option, data_option
 from tiltyard.cli.rulesets import ruleset_of
@@ -110,6 +111,11 @@ FILE_RULESET = "every-row-of-a-file/1"
     "--pairs", type=click.IntRange(1), help="Print so many least connected and most surprising pairs."
 )
 @click.option(
+    "--sensors",
+    is_flag=True,
+    help="Print speed, memory, cost, refusals and other sources beside each rating of the log.",
+)
+@click.option(
     "--elo", is_flag=True, help="Print online Elo instead, and how far the order of votes moves it."
 )
 @click.option(
@@ -144,6 +150,7 @@ def command(  # noqa: PLR0917  # click passes names
     rolling: int | None,
     step: int,
     pairs: int | None,
+    sensors: bool,
     elo: bool,
     elo_constants: str,
     seed: int,
@@ -201,6 +208,13 @@ def command(  # noqa: PLR0917  # click passes names
         simultaneous=simultaneous,
         details=rated.details,
     )
+    if sensors:
+        if votes_file is not None:
+            raise InvalidRequest(
+                "a votes file has no generations to measure; leave out --votes or --sensors.", param="sensors"
+            )
+        show_sensors(settings, board, as_json)
+        return
     matrix = win_matrix(rated.counts, rated.ratings, tie_strength=rated.tie_strength) if pairs else None
     if as_json:
         body = board.to_json()

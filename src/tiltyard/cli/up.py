@@ -12,9 +12,10 @@ from pathlib import Path
 import click
 from starlette.applications import Starlette
 
-from tiltyard.arena.adoption import adoption
+from tiltyard.arena.adoption import adoption, board_of
 from tiltyard.arena.health import AppendTimes, Health
 from tiltyard.arena.informed_pairing import InformedPairing
+from tiltyard.arena.measurements import Measurements
 from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Entrant
 from tiltyard.arena.recorded_votes import RecordedVotes
@@ -24,10 +25,12 @@ from tiltyard.cli.rulesets import ruleset_of
 from tiltyard.cli.serving import Running, serve
 from tiltyard.cli.settings import FILE_NAME, Settings, default_data_dir, load_settings
 from tiltyard.events.schema import LeaderboardPublished
+from tiltyard.rating.admission import Window
 from tiltyard.telemetry.arena_metrics import ArenaMetrics
 from tiltyard.web.app import create_web
 from tiltyard.web.health import figures_of, health_routes
 from tiltyard.web.leaderboard import leaderboard_routes
+from tiltyard.web.sensors import sensor_routes
 
 
 @click.command()
@@ -63,12 +66,16 @@ def make_pages(running: Running) -> Starlette:
     appends = AppendTimes(metrics.vote_append_s.observe)
     health = Health(log, appends=appends, held_back=True)
     metrics.figures = figures_of(health)
+    sensors = sensor_routes(
+        board=lambda now_us: board_of(recorded, recorded.admit(Window(), now_us), minimum_votes),
+        measurements=Measurements(log, costs=running.settings.file.costs, held_back=True),
+    )
     pairing = running.settings.file.arena.pairing
     return create_web(
         log=log,
         client=running.client,
         contestants=lambda: entrants(running),
-        routes=[*board, *health_routes(health)],
+        routes=[*board, *sensors, *health_routes(health)],
         pairing=InformedPairing(log, pairing),
         sessions=SessionLimits(running.settings.file.arena.sessions),
         outages=Outages(failures=pairing.outage_failures, rest_s=pairing.outage_rest_s),

@@ -45,14 +45,18 @@ def share_of(count: int, of: int, *, confidence: float = 0.95) -> Share:
         raise InvalidRequest(f"{count:,} of {of:,} is no share; count lies between 0 and of.", param="count")
     if not of:
         return Share(0, 0, None, None, None)
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
     share = count / of
+    lower, upper = wilson(share, of, confidence=confidence)
+    # At the ends the bound is the share itself; rounding must not put it beside.
+    return Share(count, of, share, 0.0 if count == 0 else lower, 1.0 if count == of else upper)
+
+
+def wilson(share: float, of: int, *, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the bounds of Wilson's interval for a share of `of` trials, at least one; the share may count halves."""
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
     middle = (share + z * z / (2 * of)) / (1 + z * z / of)
     half = z / (1 + z * z / of) * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of))
-    # At the ends the bound is the share itself; rounding must not put it beside.
-    lower = 0.0 if count == 0 else max(0.0, middle - half)
-    upper = 1.0 if count == of else min(1.0, middle + half)
-    return Share(count, of, share, lower, upper)
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def quantile(values: Sequence[float], at: float) -> float | None:
