@@ -125,7 +125,11 @@ async def reveal_of(
     battle: Battle, log: EventLog, ready: Sequence[Entrant], *, replay: str = REPLAY
 ) -> Reveal:
     """Say who was who, described by the contestants that stand `ready`, or else by the log."""
-    return reveal(battle, [*ready, *await asyncio.to_thread(_registered, log)], replay=replay)
+    known = list(ready)
+    here = {(one.name, one.behaviour) for one in known}
+    if any((one.identity, one.behaviour) not in here for one in battle.contestants.values()):
+        known += await asyncio.to_thread(_registered, log)  # every registration, once a vote: only where needed
+    return reveal(battle, known, replay=replay)
 
 
 def _registered(log: EventLog) -> list[Entrant]:
