@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from tiltyard.arena.answering import answer_side
 from tiltyard.arena.health import AppendTimes
 from tiltyard.arena.identity_leak import leaks, names_of
+from tiltyard.arena.language import language_of
 from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Draw, Entrant, Randomness, different, draw
 from tiltyard.arena.restore import INTERRUPTED, restore, words_gone
@@ -135,6 +136,7 @@ class Arena:
                 side_probability=battle.side_probability,
                 policy=drawn.policy,
                 slice=drawn.slice,
+                language=language_of(message),
                 network=network,
                 prompt_digest=self._prompt_digest(message),
                 vote_token_digest=battle.vote_token_digest,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from threading import Lock
+from typing import Final, NamedTuple
 
+from tiltyard.arena.language import UNDECIDED
 from tiltyard.events.log import EventLog
 from tiltyard.events.queries import VoteRow
-from tiltyard.events.schema import BattleOpened, VoteCast
+from tiltyard.events.schema import BattleOpened, IdentityRegistered, SubjectErased, VoteCast
 from tiltyard.rating.admission import Admitted, Window
 from tiltyard.rating.ruleset import Judged, Ruleset, admit_judged, admit_under, judge
+
+_KEPT: Final = (BattleOpened, VoteCast, IdentityRegistered, SubjectErased)
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,23 @@ class RecordedVoteRow(VoteRow):
     leaked: bool
     seconds: float | None
     """From the opening of the battle to the vote; `None` when no opening is in the log."""
+    language: str
+    """Of the first message; `und` where nobody could or did tell."""
+    generations_a: tuple[str, ...]
+    """Generations of side a that the voter saw last, a turn each."""
+    generations_b: tuple[str, ...]
+
+
+class Reading(NamedTuple):
+    """What boards are made of, in the order of the log."""
+
+    votes: list[RecordedVoteRow]
+    identities: list[tuple[int, IdentityRegistered]]
+    """With the log position of each registration."""
+    erasures: int
+    """How many people's words were erased."""
+    position: int
+    """Of the last event among them, or of a battle's opening."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +50,7 @@ class _Opening:
     time_us: int
     network: str
     prompt_digest: str
+    language: str
 
 
 class RecordedVotes:
@@ -37,30 +60,49 @@ class RecordedVotes:
         self.ruleset = ruleset
         self.log = log
         self._votes: list[RecordedVoteRow] = []
+        self._identities: list[tuple[int, IdentityRegistered]] = []
         self._openings: dict[str, _Opening] = {}
         """Of battles without a vote yet."""
+        self._erasures = 0
         self._sequence = 0
         self._one_reader = Lock()
         self._judged: tuple[int, Judged] | None = None
         """How many votes were judged last, and the judgement."""
         self._one_judge = Lock()
 
-    def votes(self) -> list[RecordedVoteRow]:
-        """Return every vote so far, whether it counts or not, oldest first."""
+    def votes(self, *, read_to: int | None = None) -> list[RecordedVoteRow]:
+        """Return every vote so far, or up to a log position, whether it counts or not, oldest first."""
+        votes = self.read().votes
+        if read_to is None:
+            return votes
+        return votes[: bisect_right(votes, read_to, key=lambda vote: vote.sequence)]
+
+    def read(self) -> Reading:
+        """Follow the log to its end; return all that boards are made of, and the log position of the last of it."""
         with self._one_reader:
-            for event in self.log.read(after=self._sequence, types=(BattleOpened, VoteCast)):
+            for event in self.log.read(after=self._sequence, types=_KEPT):
                 self._sequence = event.sequence
                 match event.data:
+                    case IdentityRegistered() as registered:
+                        self._identities.append((event.sequence, registered))
+                    case SubjectErased():
+                        self._erasures += 1
                     case BattleOpened() as opened:
                         self._openings[opened.battle] = _Opening(
-                            event.time_us, opened.network, opened.prompt_digest
+                            event.time_us, opened.network, opened.prompt_digest, opened.language
                         )
                     case VoteCast() as vote:
                         opening = self._openings.pop(vote.battle, None)
                         self._votes.append(_row(vote, opening, event.sequence, event.time_us, event.tenant))
                     case _:
                         pass  # a later version of either, which this one cannot read
-            return list(self._votes)
+            return Reading(list(self._votes), list(self._identities), self._erasures, self._sequence)
+
+    def judged(self, votes: list[RecordedVoteRow], ruleset: Ruleset | None = None) -> Judged:
+        """Say which of the votes count, under the ruleset in force or another; the first `len(votes)` of the log."""
+        if ruleset is None or ruleset == self.ruleset:
+            return self._judge(votes)
+        return judge(votes, ruleset)
 
     def admit(self, window: Window, now_us: int, ruleset: Ruleset | None = None) -> Admitted:
         """Add up the votes that count under the ruleset in force, or under another."""
@@ -102,4 +144,7 @@ def _row(
         prompt_digest="" if opening is None else opening.prompt_digest,
         leaked=bool(vote.leaks),
         seconds=None if opening is None else (time_us - opening.time_us) / 1e6,
+        language=(opening.language if opening is not None else "") or UNDECIDED,
+        generations_a=vote.generations_a,
+        generations_b=vote.generations_b,
     )

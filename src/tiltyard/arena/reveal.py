@@ -128,7 +128,9 @@ async def reveal_of(
     known = list(ready)
     here = {(one.name, one.behaviour) for one in known}
     if any((one.identity, one.behaviour) not in here for one in battle.contestants.values()):
-        known += await asyncio.to_thread(_registered, log)  # every registration, once a vote: only where needed
+        known += await asyncio.to_thread(
+            _registered, log
+        )  # every registration, once a vote: only where needed
     return reveal(battle, known, replay=replay)
 
 

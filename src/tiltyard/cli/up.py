@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 from starlette.applications import Starlette
 
-from tiltyard.arena.adoption import adoption, board_of
+from tiltyard.arena.adoption import adoption
+from tiltyard.arena.boards import Boards, Question
 from tiltyard.arena.health import AppendTimes, Health
 from tiltyard.arena.informed_pairing import InformedPairing
 from tiltyard.arena.measurements import Measurements
@@ -25,7 +26,6 @@ from tiltyard.cli.rulesets import ruleset_of
 from tiltyard.cli.serving import Running, serve
 from tiltyard.cli.settings import FILE_NAME, Settings, default_data_dir, load_settings
 from tiltyard.events.schema import LeaderboardPublished
-from tiltyard.rating.admission import Window
 from tiltyard.telemetry.arena_metrics import ArenaMetrics
 from tiltyard.web.app import create_web
 from tiltyard.web.health import figures_of, health_routes
@@ -48,26 +48,24 @@ def make_pages(running: Running) -> Starlette:
     log = running.log
 
     async def publish(board: LeaderboardPublished) -> None:
-        await log.append(board, subject="leaderboard", source="tiltyard/web")
+        await log.append(board, subject=board.digest, source="tiltyard/web")
 
     recorded = RecordedVotes(log, ruleset_of(running.settings))
     minimum_votes = running.settings.file.arena.minimum_votes
     adopted = adoption(recorded, minimum_votes=minimum_votes, now_us=time.time_ns() // 1000)
     if adopted is not None:
         log.append_blocking(adopted, subject="ruleset", source="tiltyard/arena")
+    boards = Boards(recorded, minimum_votes=minimum_votes)
     board = leaderboard_routes(
-        votes=log.votes,
-        identities=log.identities,
-        minimum_votes=minimum_votes,
+        boards=boards,
         publish=publish,
-        admission=recorded.admit,
     )
     metrics = ArenaMetrics()
     appends = AppendTimes(metrics.vote_append_s.observe)
     health = Health(log, appends=appends, held_back=True)
     metrics.figures = figures_of(health)
     sensors = sensor_routes(
-        board=lambda now_us: board_of(recorded, recorded.admit(Window(), now_us), minimum_votes),
+        board=lambda now_us: boards.ask(Question(minimum_votes=minimum_votes), now_us=now_us).leaderboard,
         measurements=Measurements(log, costs=running.settings.file.costs, held_back=True),
     )
     pairing = running.settings.file.arena.pairing

@@ -268,6 +268,8 @@ class BattleOpened(EventData):
     """The slice of the battle, where targets are set for slices; empty otherwise."""
     network: str = ""
     """Pseudonym of the voter's network for this day, `net_…`; no address can be told from it. Empty where none was taken."""
+    language: str = ""
+    """Language of the first message (`arena/language.py`), `und` where it is undecided; empty where nobody guessed."""
     prompt_digest: str = ""
     """Keyed digest of the first message, shortened: tells that two battles began alike. Empty where none was taken."""
     vote_token_digest: Digest
@@ -389,12 +391,29 @@ class RulesetAdopted(EventData):
     """Ratings that moved, the farthest first."""
 
 
+class PublishedName(Frozen):
+    """What a model was called when a leaderboard was published."""
+
+    name: str
+    """Name of the identity."""
+    organization: str = ""
+    """Who made the model."""
+    license: str = ""
+    """Under which licence."""
+    description: str = ""
+    """What set it apart."""
+    registered: bool = True
+    """Whether an identity explains it."""
+    superseded: bool = False
+    """Whether the name meant another behaviour by then."""
+
+
 class LeaderboardPublished(EventData):
-    """Written by the arena's pages when a computed leaderboard is first shown after a change."""
+    """Written by `tiltyard leaderboard publish`, and by the arena's page when its board is shown after a change."""
 
     TYPE: ClassVar[str] = "tiltyard.leaderboard.published.v1"
     digest: Digest
-    """Digest of the leaderboard in canonical JSON."""
+    """Digest of `board` in canonical JSON: the leaderboard's name; also the event's subject."""
     method: str
     """Name and version of the rating method."""
     ruleset: str
@@ -405,6 +424,10 @@ class LeaderboardPublished(EventData):
     """First event of the range that was read."""
     last_sequence: int
     """Last event of the range that was read."""
+    board: dict[str, JsonValue] = Field(default_factory=dict)
+    """Every number and setting (`rating/leaderboard.py:Leaderboard.document`); empty in boards of earlier versions."""
+    names: dict[str, PublishedName] = Field(default_factory=dict)
+    """What the models were called that day, by behaviour digest; no part of the digest."""
 
     def unique_key(self) -> str | None:
         """One publication per content."""
