@@ -18,6 +18,7 @@ VERBS = {
     "keys": "Make, list, rotate and revoke API keys.",
     "tenants": "Show and set what each tenant may use.",
     "leaderboard": "Print the leaderboard that the votes give, or publish it under its digest.",
+    "arena": "Say how the arena is doing: draws, failures, delays.",
     "rules": "Show which votes count, which do not and why, and what other rules would change.",
     "data": "Find and replace what names a person in a text.",
     "events": "Read, verify and rebuild the event log.",
