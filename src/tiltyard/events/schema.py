@@ -497,6 +497,119 @@ class SubjectErased(EventData):
     """Why, in words."""
 
 
+class RubricRegistered(EventData):
+    """Written by a judge run before its first judgment under a rubric."""
+
+    TYPE: ClassVar[str] = "tiltyard.rubric.registered.v1"
+    rubric: Digest
+    """Digest of the rubric in canonical JSON."""
+    name: str
+    """What people call it."""
+    content: dict[str, JsonValue]
+    """The rubric itself, so that a judgment can be understood, and asked for again."""
+
+    def unique_key(self) -> str | None:
+        """A rubric is registered once."""
+        return f"rubric:{self.rubric}"
+
+
+class JudgeRegistered(EventData):
+    """Written by a judge run before the first judgment of a judge."""
+
+    TYPE: ClassVar[str] = "tiltyard.judge.registered.v1"
+    judge: Digest
+    """Digest of the specification in canonical JSON."""
+    name: str
+    """The model name that is asked."""
+    specification: dict[str, JsonValue]
+    """Server, model, behaviour digest where the server names one, pin, sampling, how the verdict is had."""
+
+    def unique_key(self) -> str | None:
+        """A judge is registered once."""
+        return f"judge:{self.judge}"
+
+
+class JudgedSide(Frozen):
+    """One of the answers that a judgment is about."""
+
+    side: Side
+    """`a` or `b`: the item's sides, whatever order the judge saw; a single answer is `a`."""
+    identity: str
+    """Identity or model name."""
+    behaviour: Digest | None = None
+    """Behaviour digest, where it is known."""
+    generations: tuple[str, ...] = ()
+    """Generations that made the answer, a turn each, where they are known."""
+    tokens_neutralised: int = 0
+    """Verdict tokens and fences in the answer that were made harmless before the judge saw it."""
+
+
+class JudgmentMade(EventData):
+    """Written by a judge run for each answer of a judge, whether a verdict could be read from it or not."""
+
+    TYPE: ClassVar[str] = "tiltyard.judgment.made.v1"
+    judgment: str
+    """Judgment id, `jdg_…`, made of what it is once for; also the event's subject."""
+    judge: Digest
+    """Who judged."""
+    judge_name: str
+    """The model name that was asked."""
+    answered_as: str
+    """What the server called the model that answered."""
+    judge_generation: str | None = None
+    """Generation of the judge's answer, where the server is a tiltyard."""
+    rubric: Digest
+    """Under which rubric."""
+    mode: Literal["pairwise", "single"]
+    """Two answers compared, or one rated."""
+    item: str
+    """Keyed digest of what was judged, `itm_…`: question, answers, who gave them, reference."""
+    item_id: str
+    """What the set calls it."""
+    question: str
+    """Keyed digest of the question, `qst_…`: tells which items are about the same."""
+    collection: Digest
+    """Digest of the set's file."""
+    sides: tuple[JudgedSide, ...]
+    """The answers."""
+    slices: dict[str, str] = Field(default_factory=dict)
+    """Slices of the item."""
+    order: Literal["ab", "ba", "single"]
+    """The order in which the judge saw the answers."""
+    asked: Literal["first", "second", "only"]
+    """Which of the two orders was asked first; drawn from `seed` and the item."""
+    seed: Seed
+    """Seed of the run's draws."""
+    sample: int = 0
+    """0, or the number of a repetition."""
+    verdict: Choice | None
+    """The winner, by the item's sides; `None`: unscored, or a single answer."""
+    score: float | None
+    """Rating of a single answer; `None`: unscored, or a pair."""
+    scores: tuple[float, float] | None = None
+    """Ratings of sides a and b, under a rubric that asks for both."""
+    unscored: str | None = None
+    """Why no verdict could be read: `no_verdict`, `cut`, `out_of_range`, `form_not_held`, `refused`; `None`: it could."""
+    held: Literal["grammar", "text"]
+    """Whether the engine held the verdict to its form, or it was read from the text."""
+    prompt: ContentRef
+    """The conversation as the judge saw it, in canonical JSON."""
+    raw: ContentRef
+    """What the judge said, to the letter."""
+    prompt_tokens: int
+    """Tokens that the judge read."""
+    completion_tokens: int
+    """Tokens that the judge wrote."""
+    cost_usd: float | None = None
+    """By the prices that the run was given; `None`: none were."""
+    total_ms: float
+    """From the question to the end of the answer."""
+
+    def unique_key(self) -> str | None:
+        """One judgment for each judge, rubric, item, order and repetition."""
+        return f"judgment:{self.judgment}"
+
+
 class Unrecognised(EventData):
     """Stands in for an event of a type that this version does not know; never written."""
 
@@ -520,4 +633,7 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     WorkerReady,
     WorkerStopped,
     SubjectErased,
+    RubricRegistered,
+    JudgeRegistered,
+    JudgmentMade,
 )
