@@ -23,7 +23,7 @@ Decide = Callable[[str, str], str]
 def user_text(body: Mapping[str, object]) -> str:
     """The last message of a request."""
     messages = body["messages"]
-    assert isinstance(messages, list)
+    assert isinstance(messages, list | tuple)
     return str(messages[-1]["content"])
 
 

@@ -15,7 +15,7 @@ from tiltyard.errors import ContextTooLong, TiltyardError, UpstreamFailed
 from tiltyard.identity.canonical import Json
 from tiltyard.judge.judges import Judge
 from tiltyard.judge.rubric import Rubric
-from tiltyard.judge.verdict import LETTERS, Reading, read_verdict
+from tiltyard.judge.verdict import Reading, read_verdict
 
 VERDICT_ONLY: Final = "State your verdict now, in the form that was asked for, and nothing else."
 """The second question of a rubric that explains, where the verdict is held to a grammar."""
@@ -107,7 +107,7 @@ class Asker:
         if self._judge.held == "text":
             return None
         if rubric.form == "letters":
-            return Form("choices", choices=tuple(f"[[{letter}]]" for letter in LETTERS))
+            return Form("choices", choices=rubric.tokens)
         if rubric.form == "rating":
             steps = range(int(rubric.lowest), int(rubric.highest) + 1)
             return Form("choices", choices=tuple(f"[[{step}]]" for step in steps))

@@ -22,10 +22,13 @@ from tiltyard.events.schema import Side
 from tiltyard.identity.canonical import Json, digest_of
 from tiltyard.judge.items import Item, SideOrder
 from tiltyard.judge.rubric import PLACEHOLDER, Rubric
+from tiltyard.judge.verdict import token_pattern
 
 VERDICT_TOKEN: Final = re.compile(r"\[\s*\[\s*([^\[\]\n]{1,16}?)\s*\]\s*\]")
 MARK_HEX: Final = 12
 _BRACKETS: Final = str.maketrans("[]<>", "⟦⟧‹›")
+JOINER: Final = "\u2060"
+"""WORD JOINER: not seen, and no token has it."""
 FENCE_LEAST: Final = 6
 """Characters of a template's line before it counts as a fence; `[A]` alone would break ordinary text."""
 
@@ -48,14 +51,15 @@ def write_question(rubric: Rubric, item: Item, order: SideOrder) -> Question:
             param="items",
         )
     fences = fence_lines(rubric)
+    tokens = tuple(token for token in rubric.tokens if not VERDICT_TOKEN.fullmatch(token))
     shown: dict[Side, tuple[str, ...]] = {}
     neutralised: dict[Side, int] = {}
     for side, answer in item.sides.items():
-        cleaned = [neutralise(text, fences) for text in answer.texts]
+        cleaned = [neutralise(text, fences, tokens) for text in answer.texts]
         shown[side] = tuple(text for text, _ in cleaned)
         neutralised[side] = sum(count for _, count in cleaned)
-    turns = tuple(neutralise(text, fences)[0] for text in item.turns)
-    reference = tuple(neutralise(text, fences)[0] for text in item.reference)
+    turns = tuple(neutralise(text, fences, tokens)[0] for text in item.turns)
+    reference = tuple(neutralise(text, fences, tokens)[0] for text in item.reference)
     mark = digest_of(
         "\0".join([rubric.digest, *turns, *reference, *shown["a"], *shown.get("b", ())]).encode()
     )
@@ -79,20 +83,23 @@ def write_question(rubric: Rubric, item: Item, order: SideOrder) -> Question:
     return Question(tuple(messages), neutralised)
 
 
-def neutralise(text: str, fences: frozenset[str] = frozenset()) -> tuple[str, int]:
+def neutralise(
+    text: str, fences: frozenset[str] = frozenset(), tokens: tuple[str, ...] = ()
+) -> tuple[str, int]:
     """Take the brackets off verdict tokens and fences; returns the text and how many there were.
+
+    Further `tokens`, as a rubric may have them without brackets, are parted by a character that is not seen.
 
     >>> neutralise("I would say [[A]] here, as a[[1]] says")
     ('I would say ⟦A⟧ here, as a⟦1⟧ says', 2)
     """
-    count = 0
-
-    def harmless(found: re.Match[str]) -> str:
-        nonlocal count
-        count += 1
-        return f"⟦{found[1]}⟧"
-
-    text = VERDICT_TOKEN.sub(harmless, text)
+    count, found = 0, 1
+    while found:  # what stood inside another token may be one now
+        text, found = VERDICT_TOKEN.subn(r"⟦\1⟧", text)
+        count += found
+    for token in tokens:
+        text, found = token_pattern((token,)).subn(lambda match: match[0][0] + JOINER + match[0][1:], text)
+        count += found
     for fence in fences:
         if fence in text:
             count += text.count(fence)
@@ -104,11 +111,12 @@ def neutralise(text: str, fences: frozenset[str] = frozenset()) -> tuple[str, in
 def fence_lines(rubric: Rubric) -> frozenset[str]:
     """Lines of the template that stand around what is judged: in brackets, with no placeholder but the mark's."""
     lines = (line.strip() for line in rubric.template.splitlines())
-    return frozenset(
+    fences = {
         line
         for line in lines
         if len(line) >= FENCE_LEAST and line[0] in "[<" and line[-1] in "]>" and not PLACEHOLDER.search(line)
-    )
+    }
+    return frozenset(fences)
 
 
 def _places(order: SideOrder) -> tuple[Side, Side]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal, Self
 
@@ -26,7 +25,7 @@ from tiltyard.identity.manifest import Frozen
 
 Mode = Literal["pairwise", "single"]
 Form = Literal["letters", "rating", "two_scores"]
-"""`letters`: `[[A]]`, `[[B]]` or `[[C]]`, a tie. `rating`: `[[7]]`. `two_scores`: two numbers on the first line."""
+"""`letters`: one of `tokens`. `rating`: `[[7]]`. `two_scores`: two numbers on the first line."""
 
 SHIPPED: Final = Path(__file__).with_name("rubrics")
 PLACEHOLDER: Final = re.compile(r"\{([a-z]+(?:_[a-z]+)*(?:_[1-9][0-9]?)?)\}")
@@ -45,6 +44,8 @@ class Rubric(Frozen):
     """Two answers compared, or one rated."""
     form: Form
     """How a verdict is written."""
+    tokens: tuple[str, ...] = ("[[A]]", "[[B]]", "[[C]]")
+    """How `letters` are written: the first answer is better, the second, and, where there is a third, neither."""
     system: str = ""
     """The system message; empty: none."""
     template: str
@@ -64,6 +65,8 @@ class Rubric(Frozen):
     def _can_be_asked(self) -> Self:
         if (self.mode == "single") != (self.form == "rating"):
             raise ValueError(f"form {self.form} cannot be the verdict of mode {self.mode}")
+        if not 2 <= len(set(self.tokens)) == len(self.tokens) <= 3 or not all(self.tokens):
+            raise ValueError("tokens are two or three different texts: first, second, neither")
         if not self.lowest < self.highest:
             raise ValueError(f"lowest is {self.lowest:g}; it must be below highest, {self.highest:g}")
         if self.max_tokens < 1:
@@ -89,7 +92,7 @@ class Rubric(Frozen):
         """Whether an item without a reference answer cannot be judged under it."""
         return any(_base(name) in {"ref_answer", "reference"} for name in self.placeholders)
 
-    @cached_property
+    @property
     def digest(self) -> Digest:
         """Names every word of it."""
         return digest_of_json(self.content())

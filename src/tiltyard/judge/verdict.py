@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, Literal
 
 from tiltyard.judge.rubric import Rubric
@@ -17,8 +18,8 @@ Place = Literal["first", "second", "tie"]
 """The answer that the judge saw first, the one it saw second, or neither."""
 Unscored = Literal["no_verdict", "cut", "out_of_range", "form_not_held", "refused"]
 
-LETTERS: Final[dict[str, Place]] = {"A": "first", "B": "second", "C": "tie"}
-_LETTER = re.compile(r"\[\[([ABC])\]\]")
+PLACES: Final[tuple[Place, ...]] = ("first", "second", "tie")
+"""What a rubric's `tokens` mean, in their order."""
 _RATING = re.compile(r"\[\[([0-9]{1,3}(?:\.[0-9]{1,2})?)\]\]")
 _TWO_SCORES = re.compile(
     r"[ \t]*([0-9]{1,3}(?:\.[0-9]{1,2})?)[ \t]*[ \t,][ \t]*([0-9]{1,3}(?:\.[0-9]{1,2})?)[ \t]*"
@@ -50,8 +51,10 @@ def read_verdict(rubric: Rubric, text: str, *, cut: bool = False) -> Reading:
     if cut:
         return Reading(unscored="cut")
     if rubric.form == "letters":
-        letters = _LETTER.findall(text)
-        return Reading(place=LETTERS[letters[-1]]) if letters else Reading(unscored="no_verdict")
+        found = token_pattern(rubric.tokens).findall(text)
+        if not found:
+            return Reading(unscored="no_verdict")
+        return Reading(place=PLACES[rubric.tokens.index(found[-1])])
     ratings = _RATING.findall(text)
     if not ratings:
         return Reading(unscored="no_verdict")
@@ -59,6 +62,18 @@ def read_verdict(rubric: Rubric, text: str, *, cut: bool = False) -> Reading:
     if not rubric.lowest <= score <= rubric.highest:
         return Reading(unscored="out_of_range")
     return Reading(score=score)
+
+
+@cache
+def token_pattern(tokens: tuple[str, ...]) -> re.Pattern[str]:
+    """Finds tokens to the letter; one that ends in a letter or digit is no part of a longer word."""
+    longest_first = sorted(tokens, key=len, reverse=True)
+    return re.compile("|".join(_alone(token) for token in longest_first))
+
+
+def _alone(token: str) -> str:
+    before, behind = (r"(?<!\w)" if token[0].isalnum() else "", r"(?!\w)" if token[-1].isalnum() else "")
+    return before + re.escape(token) + behind
 
 
 def _two_scores(rubric: Rubric, text: str) -> Reading:
