@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import orjson
+from click.testing import CliRunner
 
+from tiltyard.cli.main import main
 from tiltyard.client import ModelClient
 from tiltyard.events.log import EventLog
 from tiltyard.judge.items import ItemSet, read_items
@@ -73,7 +75,7 @@ async def judge_with(
         judge = await find_judge(
             client, "m", **{k: settings.pop(k) for k in ("held", "pin") if k in settings}
         )  # type: ignore[arg-type]
-        planned = plan(log, judge, chosen, items, seed=seed, samples=settings.pop("samples", 1))  # type: ignore[arg-type]
+        planned = plan(log, judge, chosen, items, seed=seed, samples=settings.pop("samples", (0,)))  # type: ignore[arg-type]
         return await run(log, client, planned, **settings)  # type: ignore[arg-type]
 
 
@@ -81,3 +83,10 @@ def only_line(log: EventLog) -> Judgments:
     """The judgments of a log that has one judge."""
     ((_, judgments),) = read_lines(log).items()
     return judgments
+
+
+def cli(*words: str | Path, status: int = 0) -> str:
+    """What `tiltyard` prints, as a user types it."""
+    result = CliRunner().invoke(main, [str(word) for word in words], catch_exceptions=False)
+    assert result.exit_code == status, result.output
+    return result.stdout

@@ -5,32 +5,161 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import click
 
-from tiltyard.cli.judge_tables import Counting, run_json, show_report, show_run
+from tiltyard.cli.judge_measures import bridge, measure, trend
+from tiltyard.cli.judge_options import items_of, json_option, opened
+from tiltyard.cli.judge_tables import Counting, run_json, show_attacks, show_drift, show_report, show_run
 from tiltyard.cli.options import config_option, data_option
-from tiltyard.cli.settings import load_settings
 from tiltyard.client import DEFAULT_URL, ModelClient
-from tiltyard.errors import ConfigurationError
+from tiltyard.errors import ConfigurationError, InvalidRequest
 from tiltyard.events.log import EventLog
-from tiltyard.judge.items import read_items
-from tiltyard.judge.judges import find_judge
-from tiltyard.judge.judgments import choose_line, read_lines
+from tiltyard.judge.drift import drift_since, next_sample
+from tiltyard.judge.injections import attack as attack_items
+from tiltyard.judge.injections import attacks_of, read_injections
+from tiltyard.judge.items import ItemSet
+from tiltyard.judge.judges import Judge, find_judge
+from tiltyard.judge.judgments import Judgments, choose_line, read_lines
 from tiltyard.judge.report import report_of
-from tiltyard.judge.rubric import load_rubric, shipped_rubrics
-from tiltyard.judge.run import Done, Plan, Prices, plan
+from tiltyard.judge.rubric import Rubric, load_rubric, shipped_rubrics
+from tiltyard.judge.run import Done, Plan, Prices, item_key, plan
 from tiltyard.judge.run import run as run_plan
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+Command = TypeVar("Command", bound=Callable[..., object])
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How a judge is to be asked: the options that several verbs share."""
+
+    name: str
+    url: str
+    api_key_env: str | None
+    pin: str
+    held: Literal["auto", "grammar", "text"]
+    temperature: float
+    seed: int
+    concurrency: int
+    price: tuple[float, float] | None
+
+    @contextmanager
+    def judging(self, log: EventLog, rubric: Rubric) -> Iterator[Run]:
+        """Find the judge once, then run as many plans as wanted."""
+        with asyncio.Runner() as runner:
+            client = ModelClient(self.url, api_key=self._key())
+            try:
+                judge = runner.run(
+                    find_judge(client, self.name, pin=self.pin, temperature=self.temperature, held=self.held)
+                )
+                yield Run(self, log, rubric, judge, client, runner)
+            finally:
+                runner.run(client.aclose())
+
+    def _key(self) -> str | None:
+        if self.api_key_env is None:
+            return None
+        if not (key := os.environ.get(self.api_key_env)):
+            raise ConfigurationError(
+                f"--api-key-env names {self.api_key_env}, which is not set", param="api_key_env"
+            )
+        return key
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A judge that has been found, a rubric and a log."""
+
+    asking: Asking
+    log: EventLog
+    rubric: Rubric
+    judge: Judge
+    client: ModelClient
+    runner: asyncio.Runner
+
+    def judge_all(self, items: ItemSet, samples: Sequence[int] = (0,)) -> tuple[Plan, Done]:
+        """Judge what the log lacks."""
+        planned = plan(self.log, self.judge, self.rubric, items, seed=self.asking.seed, samples=samples)
+        work = run_plan(
+            self.log,
+            self.client,
+            planned,
+            concurrency=self.asking.concurrency,
+            prices=None if self.asking.price is None else Prices(*self.asking.price),
+            report=Counting("judged"),
+        )
+        return planned, self.runner.run(work)
+
+    def line(self) -> Judgments | None:
+        """The newest line of this judge under this rubric, if it has judged anything."""
+        own = [
+            judgments
+            for line, judgments in read_lines(self.log).items()
+            if line.judge == self.judge.digest and line.rubric == self.rubric.digest
+        ]
+        return max(own, key=lambda judgments: judgments.all[-1].sequence, default=None)
+
+    def judgments(self, planned: Plan) -> Judgments:
+        """Those of a plan that has been run."""
+        line = self.line()
+        if line is None:
+            raise InvalidRequest("the set has nothing to judge", param="items")
+        return line.of_items(asking.item_key for asking in planned.askings)
+
+
+def asking_options(function: Command) -> Command:
+    """Add the options of `Asking`, in the order in which `--help` shows them."""
+    options = (
+        click.option("--judge", "name", required=True, help="Model name of the judge."),
+        click.option("--url", default=DEFAULT_URL, show_default=True, help="Server that serves the judge."),
+        click.option(
+            "--api-key-env",
+            metavar="NAME",
+            help="Environment variable that holds the server's key; without it none is sent.",
+        ),
+        click.option("--pin", default="", help="What the judge is, where its name may move (2024-06-13)."),
+        click.option(
+            "--verdict",
+            "held",
+            type=click.Choice(["auto", "grammar", "text"]),
+            default="auto",
+            show_default=True,
+            help="Hold verdicts to a grammar, or read them from the text.",
+        ),
+        click.option("--temperature", type=click.FloatRange(0, 2), default=0.0, show_default=True),
+        click.option(
+            "--seed",
+            type=click.IntRange(0),
+            default=0,
+            show_default=True,
+            help="Draws which order comes first.",
+        ),
+        click.option("--concurrency", type=click.IntRange(1, 256), default=8, show_default=True),
+        click.option(
+            "--price", nargs=2, type=float, metavar="PROMPT COMPLETION", help="Dollars a million tokens."
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
 
 
 @click.group()
 def command() -> None:
-    """Ask a model to judge answers, and measure the judge itself. Rubrics: a name, FILE.toml or FILE.jsonl:NAME."""
+    """Ask a model to judge answers, and measure the judge itself.
+
+    RUBRIC is a name of ours, FILE.toml or FILE.jsonl:NAME; ITEMS a file of JSON lines, or `battles` for the arena's.
+    """
+
+
+command.add_command(measure)
+command.add_command(bridge)
+command.add_command(trend)
 
 
 @command.command()
@@ -42,91 +171,111 @@ def rubrics() -> None:
 
 @command.command()
 @click.argument("rubric")
-@click.argument("items", type=click.Path(path_type=Path))
-@click.option("--judge", "name", required=True, help="Model name of the judge.")
-@click.option("--url", default=DEFAULT_URL, show_default=True, help="Server that serves the judge.")
-@click.option(
-    "--api-key-env",
-    metavar="NAME",
-    help="Environment variable that holds the server's key; without it none is sent.",
-)
-@click.option("--pin", default="", help="What the judge really is, where its name may move (2024-06-13).")
-@click.option(
-    "--verdict",
-    "held",
-    type=click.Choice(["auto", "grammar", "text"]),
-    default="auto",
-    show_default=True,
-    help="Hold verdicts to a grammar, or read them from the text.",
-)
-@click.option("--temperature", type=click.FloatRange(0, 2), default=0.0, show_default=True)
+@click.argument("items")
+@asking_options
 @click.option(
     "--samples", type=click.IntRange(1), default=1, show_default=True, help="Askings of each order."
-)
-@click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws which order comes first."
-)
-@click.option("--concurrency", type=click.IntRange(1, 256), default=8, show_default=True)
-@click.option(
-    "--price", nargs=2, type=float, metavar="PROMPT COMPLETION", help="Dollars a million tokens of each."
 )
 @data_option
 @config_option
 @json_option
-def run(  # noqa: PLR0917  # click passes names
+def run(
     rubric: str,
-    items: Path,
-    name: str,
-    url: str,
-    api_key_env: str | None,
-    pin: str,
-    held: Literal["auto", "grammar", "text"],
-    temperature: float,
+    items: str,
+    *,
     samples: int,
-    seed: int,
-    concurrency: int,
-    price: tuple[float, float] | None,
     data: Path | None,
     config: Path | None,
     as_json: bool,
+    **asking: object,
 ) -> None:
-    """Judge every item of ITEMS (JSON lines) under RUBRIC, both orders of a pair, and report.
+    """Judge every item of ITEMS under RUBRIC, both orders of a pair, and report.
 
     Run it again after an interruption: what the log has is not asked for again.
     """
-    settings = load_settings(config, data_dir=data)
-    chosen, item_set = load_rubric(rubric), read_items(items)
-    prices = None if price is None else Prices(*price)
-    api_key = None if api_key_env is None else os.environ.get(api_key_env)
-    if api_key_env is not None and not api_key:
-        raise ConfigurationError(f"--api-key-env names {api_key_env}, which is not set", param="api_key_env")
-
-    async def judge_all(log: EventLog) -> tuple[Plan, Done]:
-        async with ModelClient(url, api_key=api_key) as client:
-            judge = await find_judge(client, name, pin=pin, temperature=temperature, held=held)
-            planned = plan(log, judge, chosen, item_set, seed=seed, samples=samples)
-            done = await run_plan(
-                log, client, planned, concurrency=concurrency, prices=prices, report=Counting("judged")
-            )
-            return planned, done
-
-    settings.log_path.parent.mkdir(parents=True, exist_ok=True)
-    with EventLog.open(settings.log_path, keys=settings.keys_path) as log:
-        planned, done = asyncio.run(judge_all(log))
-        wanted = {asking.judgment for asking in planned.askings}
-        lines = read_lines(log)
-        line = next(
-            line
-            for line, judgments in lines.items()
-            if line.judge == planned.judge.digest
-            and line.rubric == chosen.digest
-            and any(one.data.judgment in wanted for one in judgments.all)
-        )
-        report = report_of(lines[line].of_items(asking.item_key for asking in planned.askings))
+    with opened(data, config, create=True) as log:
+        chosen, item_set = load_rubric(rubric), items_of(log, items)
+        with _asking(asking).judging(log, chosen) as judging:
+            planned, done = judging.judge_all(item_set, range(samples))
+            report = report_of(judging.judgments(planned))
     if as_json:
         click.echo(json.dumps(run_json(report, done, planned), ensure_ascii=False, indent=2))
+    else:
+        show_run(report, done, planned)
+
+
+@command.command()
+@click.argument("rubric")
+@click.argument("items")
+@asking_options
+@data_option
+@config_option
+@json_option
+def sentinel(
+    rubric: str,
+    items: str,
+    data: Path | None,
+    config: Path | None,
+    *,
+    as_json: bool,
+    **asking: object,
+) -> None:
+    """Judge ITEMS once more, and say whether the judge is still what it was the first time."""
+    with opened(data, config, create=True) as log:
+        chosen, item_set = load_rubric(rubric), items_of(log, items)
+        with _asking(asking).judging(log, chosen) as judging:
+            keys = {item_key(log, item) for item in item_set.items}
+            due = next_sample(judging.line(), keys, 2 if chosen.mode == "pairwise" else 1)
+            planned, _ = judging.judge_all(item_set, (due,))
+            judgments = judging.judgments(planned)
+    if due == 0:
+        click.echo(f"first repetition of {len(keys):,} items kept; run it again to compare with it")
         return
-    show_run(report, done, planned)
+    drift = drift_since(judgments, due)
+    if as_json:
+        click.echo(json.dumps(asdict(drift) | {"leans": drift.leans}, ensure_ascii=False, indent=2))
+    else:
+        show_drift(drift)
+
+
+@command.command()
+@click.argument("rubric")
+@click.argument("items")
+@asking_options
+@click.option(
+    "--injections", "corpus", type=click.Path(path_type=Path), help="JSON lines of kind and text; else ours."
+)
+@click.option("--limit", type=click.IntRange(1), help="Only so many items.")
+@data_option
+@config_option
+@json_option
+def attack(
+    rubric: str,
+    items: str,
+    *,
+    corpus: Path | None,
+    limit: int | None,
+    data: Path | None,
+    config: Path | None,
+    as_json: bool,
+    **asking: object,
+) -> None:
+    """Put texts that ask for a verdict into the losing answers, and measure how often they get it."""
+    with opened(data, config, create=True) as log:
+        chosen, item_set = load_rubric(rubric), items_of(log, items)
+        if limit is not None:
+            item_set = ItemSet(item_set.name, item_set.digest, item_set.items[:limit])
+        injections = read_injections() if corpus is None else read_injections(corpus)
+        with _asking(asking).judging(log, chosen) as judging:
+            planned, _ = judging.judge_all(item_set)
+            clean = judging.judgments(planned)
+            keys = {item.id: item_key(log, item) for item in item_set.items}
+            planned, _ = judging.judge_all(attack_items(item_set, clean, keys, injections))
+            found = attacks_of(clean, judging.judgments(planned))
+    if as_json:
+        click.echo(json.dumps([asdict(one) for one in found], ensure_ascii=False, indent=2))
+    else:
+        show_attacks(found)
 
 
 @command.command()
@@ -134,10 +283,9 @@ def run(  # noqa: PLR0917  # click passes names
 @data_option
 @config_option
 @json_option
-def show(name: str | None, data: Path | None, config: Path | None, as_json: bool) -> None:
+def show(name: str | None, data: Path | None, config: Path | None, *, as_json: bool) -> None:
     """Report on every line of judgments in the log; each is one judge under one rubric."""
-    settings = load_settings(config, data_dir=data)
-    with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
+    with opened(data, config) as log:
         lines = read_lines(log)
         chosen = list(lines) if name is None else [choose_line(list(lines), name)]
         reports = [report_of(lines[line]) for line in chosen]
@@ -146,3 +294,7 @@ def show(name: str | None, data: Path | None, config: Path | None, as_json: bool
         return
     for report in reports:
         show_report(report)
+
+
+def _asking(given: dict[str, object]) -> Asking:
+    return Asking(**given)  # type: ignore[arg-type]  # click has checked each of them

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 
 import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from tiltyard.judge.arena_rank import RankAgreement
+from tiltyard.judge.bias import BiasReport
+from tiltyard.judge.bridge import Bridge, TrendLine
+from tiltyard.judge.drift import Drift
+from tiltyard.judge.injections import Attacked
+from tiltyard.judge.judgments import Line
+from tiltyard.judge.people import Agreement, PoweredRate
 from tiltyard.judge.report import RunReport
 from tiltyard.judge.run import Done, Plan
 from tiltyard.rating.proportions import Interval
+from tiltyard.rating.score_bridge import OUTCOMES, RatingBridge
 
 _PIPE_WIDTH = 120  # characters, where the output is no terminal that has a width
 SECONDS_BETWEEN_LINES = 1.0
@@ -117,3 +127,122 @@ def show_report(report: RunReport) -> None:
             f"{row.unscored:,}",
         )
     out.print(table)
+
+
+def show_drift(drift: Drift) -> None:
+    """A repetition of a sentinel set beside the first."""
+    lean = "leans one way" if drift.leans else "does not surely lean one way"
+    click.echo(
+        f"{drift.line.label}: repetition {drift.sample} against {drift.baseline}, {drift.items:,} judgments\n"
+        f"  changed  {percent(drift.changed)}\n"
+        f"  shift    {number(drift.shift)}: it {lean}\n"
+        f"  unscored {drift.unscored_before:,} before, {drift.unscored_now:,} now"
+    )
+
+
+def show_attacks(found: Sequence[Attacked]) -> None:
+    """What each kind of attack did."""
+    table = Table(box=box.SIMPLE)
+    table.add_column("attack")
+    for heading in ("pairs", "moved", "won", "unscored"):
+        table.add_column(heading, justify="right")
+    for one in found:
+        table.add_row(one.kind, f"{one.moved.n:,}", percent(one.moved), percent(one.won), f"{one.unscored:,}")
+    console().print(table)
+
+
+def show_measures(
+    line: Line,
+    bias: BiasReport | None,
+    agreement: Sequence[Agreement],
+    rates: Sequence[PoweredRate],
+    ranks: RankAgreement | None,
+) -> None:
+    """How far a judge can be believed."""
+    out = console()
+    out.print(f"[bold]{line.label}[/bold]", highlight=False)
+    if bias is not None:
+        free = "people's votes stand for quality" if bias.controlled else (
+            "no votes of people: only position is told apart from quality"
+        )  # fmt: skip
+        out.print(f"\nbias, of {bias.judgments:,} judgments; {free}", highlight=False)
+        table = Table(box=box.SIMPLE)
+        table.add_column("chance that")
+        table.add_column("chance", justify="right")
+        table.add_column("log-odds", justify="right")
+        for effect in bias.effects:
+            table.add_row(effect.meaning, percent(effect.chance), number(effect.log_odds))
+        out.print(table)
+    if agreement:
+        out.print("agreement with people", highlight=False)
+        table = Table(box=box.SIMPLE)
+        table.add_column("slice")
+        for heading in ("items", "votes", "same", "kappa", "both decided", "people", "alpha", "with judge"):
+            table.add_column(heading, justify="right")
+        for one in agreement:
+            table.add_row(
+                one.slice,
+                f"{one.items:,}",
+                f"{one.votes:,}",
+                percent(one.raw),
+                number(one.kappa),
+                percent(one.decided),
+                percent(one.people_among_themselves),
+                f"{one.alpha_people.estimate:.2f}",
+                f"{one.alpha_with_judge.estimate:.2f}",
+            )
+        out.print(table)
+    if rates:
+        out.print("win rates by people and judge together", highlight=False)
+        table = Table(box=box.SIMPLE)
+        table.add_column("identity")
+        for heading in ("together", "people alone", "judge alone", "weight", "worth"):
+            table.add_column(heading, justify="right")
+        for rate in rates:
+            powered = rate.powered
+            table.add_row(
+                rate.identity,
+                percent(powered.together),
+                percent(powered.people),
+                percent(powered.judge),
+                f"{powered.weight:.2f}",
+                f"{powered.worth:.1f}x",
+            )
+        out.print(table)
+    if ranks is not None:
+        out.print(
+            f"ranking of {len(ranks.models)} identities beside the arena's: rho {number(ranks.rho)}, tau "
+            f"{number(ranks.tau)}",
+            highlight=False,
+        )
+
+
+def show_bridge(bridge: Bridge) -> None:
+    """A bridge that was built."""
+    shift = bridge.map.shift
+    click.echo(
+        f"{bridge.old.label} -> {bridge.new.label}: {bridge.map.n:,} items that both judged\n"
+        f"  same      {percent(bridge.agreement)}\n"
+        f"  shift     {number(shift)}{'' if bridge.breaks else ', which may be nothing'}"
+    )
+    if isinstance(bridge.map, RatingBridge):
+        click.echo(f"  map       new = {bridge.map.offset:.3f} + {bridge.map.slope:.3f} old")
+        return
+    for old, row in zip(OUTCOMES, bridge.map.chances, strict=True):
+        chances = ", ".join(f"{new} {chance:.0%}" for new, chance in zip(OUTCOMES, row, strict=True))
+        click.echo(f"  old {old:4}  {chances}")
+
+
+def show_trends(found: Sequence[TrendLine]) -> None:
+    """Lines of judges, apart."""
+    for one in found:
+        click.echo(f"{one.line.label}  {one.identity}  {one.measure.replace('_', ' ')}")
+        for point in one.points:
+            day = datetime.fromtimestamp(point.start_us / 1e6, UTC).strftime("%Y-%m-%d")
+            shown = percent(point.interval) if one.measure == "win_rate" else number(point.interval)
+            click.echo(f"  {day}  {shown}  n = {point.interval.n:,}")
+
+
+def number(interval: Interval) -> str:
+    """Any figure with its interval: `0.31 (0.12 to 0.50)`."""
+    return f"{interval.estimate:.2f} ({interval.lower:.2f} to {interval.upper:.2f})"

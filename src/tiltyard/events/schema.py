@@ -540,6 +540,10 @@ class JudgedSide(Frozen):
     """Behaviour digest, where it is known."""
     generations: tuple[str, ...] = ()
     """Generations that made the answer, a turn each, where they are known."""
+    words: int = 0
+    """Words of the answer, all turns; a Chinese character or a kana is one."""
+    markup: int = 0
+    """Headers, bold passages and list items of the answer."""
     tokens_neutralised: int = 0
     """Verdict tokens and fences in the answer that were made harmless before the judge saw it."""
 
@@ -610,6 +614,34 @@ class JudgmentMade(EventData):
         return f"judgment:{self.judgment}"
 
 
+class JudgesBridged(EventData):
+    """Written when a bridge between two judges is built: from here on the new one's line is read in place of the old one's."""
+
+    TYPE: ClassVar[str] = "tiltyard.judges.bridged.v1"
+    old: Digest
+    """The judge that was followed."""
+    new: Digest
+    """The judge that follows."""
+    old_label: str
+    """Label of the old one's line: judge and rubric."""
+    new_label: str
+    """Label of the new one's line."""
+    measure: Literal["verdict", "rating"]
+    """What both gave."""
+    items: int
+    """Items that both scored."""
+    shift: float
+    """Mean of new minus old: rating, or points of side a from 0 to 1."""
+    shift_lower: float
+    """Lower end of its 95 % interval."""
+    shift_upper: float
+    """Upper end of its 95 % interval."""
+    agreement: float
+    """Share of items on which both say the same."""
+    map: dict[str, JsonValue]
+    """`offset` and `slope` with their variances and covariance, or `chances` of the new verdict by the old one."""
+
+
 class Unrecognised(EventData):
     """Stands in for an event of a type that this version does not know; never written."""
 
@@ -636,4 +668,5 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     RubricRegistered,
     JudgeRegistered,
     JudgmentMade,
+    JudgesBridged,
 )

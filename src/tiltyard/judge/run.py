@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -27,10 +27,11 @@ from tiltyard.events.schema import (
 from tiltyard.identity.canonical import Json, canonical_json
 from tiltyard.judge.asking import Asker, Reply
 from tiltyard.judge.fence import Question, write_question
-from tiltyard.judge.items import Item, ItemSet, SideOrder
+from tiltyard.judge.items import Item, ItemSet, JudgedAnswer, SideOrder
 from tiltyard.judge.judges import Judge
 from tiltyard.judge.rubric import Rubric
 from tiltyard.judge.verdict import Reading
+from tiltyard.rating.style import style_of
 
 SOURCE: Final = "tiltyard/judge"
 Asked = Literal["first", "second", "only"]
@@ -82,24 +83,29 @@ class Done:
     """Judgments that were in the log before."""
 
 
-def plan(log: EventLog, judge: Judge, rubric: Rubric, items: ItemSet, *, seed: int, samples: int = 1) -> Plan:
+def item_key(log: EventLog, item: Item) -> str:
+    """Name an item by what it says, keyed by the log, so that nobody can test from an event what was said."""
+    return "itm_" + log.keyed_digest("item\0" + item.content().decode())[:32]
+
+
+def plan(
+    log: EventLog, judge: Judge, rubric: Rubric, items: ItemSet, *, seed: int, samples: Sequence[int] = (0,)
+) -> Plan:
     """List every asking; raises `InvalidRequest` for an item that the rubric cannot show.
 
-    Both orders of a pair, the first of them drawn from the seed and the item. The items' digests are keyed by the log, so
-    that nobody can test from an event what was said.
+    Both orders of a pair, the first of them drawn from the seed and the item; `samples` are numbers of repetitions.
     """
     askings: list[Asking] = []
     seen: set[str] = set()
     duplicates = 0
     for item in items.items:
-        content = item.content()
-        key = "itm_" + log.keyed_digest("item\0" + content.decode())[:32]
+        key = item_key(log, item)
         if key in seen:
             duplicates += 1
             continue
         seen.add(key)
         write_question(rubric, item, "ab" if rubric.mode == "pairwise" else "single")
-        for sample in range(samples):
+        for sample in samples:
             for order, asked in _orders(rubric, key, seed):
                 askings.append(
                     Asking(_judgment_id(judge, rubric, key, order, sample), item, key, order, asked, sample)
@@ -235,7 +241,6 @@ async def _keep(
     prompt = log.content(item.subject, canonical_json(messages))
     raw = log.content(item.subject, reply.raw.encode("utf-8", "surrogatepass"))
     verdict, scores = decided(reply.reading, asking.order)
-    sides: Mapping[Side, object] = item.sides
     data = JudgmentMade(
         judgment=asking.judgment,
         judge=judge.digest,
@@ -248,16 +253,7 @@ async def _keep(
         item_id=item.id,
         question=_question_key(log, item),
         collection=planned.items.digest,
-        sides=tuple(
-            JudgedSide(
-                side=side,
-                identity=item.sides[side].identity,
-                behaviour=item.sides[side].behaviour,
-                generations=item.sides[side].generations,
-                tokens_neutralised=question.neutralised[side],
-            )
-            for side in sides
-        ),
+        sides=tuple(_judged_side(side, answer, question) for side, answer in item.sides.items()),
         slices=dict(item.slices),
         order=asking.order,
         asked=asking.asked,
@@ -279,6 +275,19 @@ async def _keep(
         await log.append(data, subject=asking.judgment, source=SOURCE, contents=[prompt, raw])
     except Conflict:
         return  # another run of the same judge was first: its judgment stands
+
+
+def _judged_side(side: Side, answer: JudgedAnswer, question: Question) -> JudgedSide:
+    styles = [style_of(text) for text in answer.texts]
+    return JudgedSide(
+        side=side,
+        identity=answer.identity,
+        behaviour=answer.behaviour,
+        generations=answer.generations,
+        words=sum(style.length for style in styles),
+        markup=sum(style.headers + style.bold + style.lists for style in styles),
+        tokens_neutralised=question.neutralised[side],
+    )
 
 
 def _question_key(log: EventLog, item: Item) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tiltyard.errors import InvalidRequest
-from tiltyard.rating.proportions import Interval, z_of
+from tiltyard.rating.proportions import NOTHING, Interval, z_of
 
 
 def spearman(x: ArrayLike, y: ArrayLike, *, confidence: float = 0.95) -> Interval:
@@ -25,6 +25,8 @@ def spearman(x: ArrayLike, y: ArrayLike, *, confidence: float = 0.95) -> Interva
     0.9
     """
     a, b = _columns(x, y)
+    if not a.size:
+        return NOTHING
     first, second = ranks(a), ranks(b)
     first, second = first - first.mean(), second - second.mean()
     spread = math.sqrt(float(first @ first) * float(second @ second))
