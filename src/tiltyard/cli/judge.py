@@ -15,6 +15,7 @@ import click
 
 from tiltyard.cli.judge_measures import bridge, measure, trend
 from tiltyard.cli.judge_options import items_of, json_option, opened
+from tiltyard.cli.judge_reward import score, train
 from tiltyard.cli.judge_tables import Counting, run_json, show_attacks, show_drift, show_report, show_run
 from tiltyard.cli.options import config_option, data_option
 from tiltyard.client import DEFAULT_URL, ModelClient
@@ -160,6 +161,8 @@ def command() -> None:
 command.add_command(measure)
 command.add_command(bridge)
 command.add_command(trend)
+command.add_command(train)
+command.add_command(score)
 
 
 @command.command()

@@ -20,8 +20,11 @@ from tiltyard.judge.drift import Drift
 from tiltyard.judge.injections import Attacked
 from tiltyard.judge.judgments import Line
 from tiltyard.judge.people import Agreement, PoweredRate
+from tiltyard.judge.preference import Training
 from tiltyard.judge.report import RunReport
+from tiltyard.judge.reward import RewardCalibration, ScoredBehaviour
 from tiltyard.judge.run import Done, Plan
+from tiltyard.rating.calibration_curve import Calibration
 from tiltyard.rating.proportions import Interval
 from tiltyard.rating.score_bridge import OUTCOMES, RatingBridge
 
@@ -241,6 +244,47 @@ def show_trends(found: Sequence[TrendLine]) -> None:
             day = datetime.fromtimestamp(point.start_us / 1e6, UTC).strftime("%Y-%m-%d")
             shown = percent(point.interval) if one.measure == "win_rate" else number(point.interval)
             click.echo(f"  {day}  {shown}  n = {point.interval.n:,}")
+
+
+def show_training(training: Training) -> None:
+    """A preference model that was trained."""
+    trained = training.model.trained
+    click.echo(
+        f"{training.model.name}: {trained.votes:,} votes, prior {trained.ridge:g}, temperature "
+        f"{trained.temperature:.2f}\n"
+        f"out of fold  foretells {percent(training.accuracy)} of decided votes; Brier {trained.brier:.4f} "
+        f"({trained.brier_of_ignorance:.4f} of a coin)"
+    )
+    weights = sorted(zip(trained.features, trained.weights, strict=True), key=lambda one: -abs(one[1]))
+    click.echo("weights      " + ", ".join(f"{name} {weight:+.2f}" for name, weight in weights))
+    show_curve(training.calibration)
+
+
+def show_scores(name: str, rows: Sequence[ScoredBehaviour], people: RewardCalibration | None) -> None:
+    """What a scorer gave."""
+    click.echo(name)
+    for row in rows:
+        click.echo(f"  {row.identity:24} {number(row.mean)}  n = {row.mean.n:,}")
+    if people is not None:
+        click.echo(
+            f"beside {people.votes:,} votes: foretells {percent(people.accuracy)} of the decided ones; log-odds a "
+            f"standard deviation {number(people.slope)}"
+        )
+        show_curve(people.calibration)
+
+
+def show_curve(calibration: Calibration) -> None:
+    """A calibration curve in characters: what was foretold, what came, and the distance."""
+    width = 40
+    for one in calibration.bins:
+        cells = [" "] * (width + 1)
+        for at in range(round(one.observed.lower * width), round(one.observed.upper * width) + 1):
+            cells[at] = "─"
+        cells[round(one.observed.estimate * width)] = "●"
+        cells[round(one.predicted * width)] = "|"
+        click.echo(
+            f"  {one.predicted:6.1%} foretold  {''.join(cells)}  {percent(one.observed)}  n = {one.observed.n:,}"
+        )
 
 
 def number(interval: Interval) -> str:

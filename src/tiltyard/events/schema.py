@@ -642,6 +642,76 @@ class JudgesBridged(EventData):
     """`offset` and `slope` with their variances and covariance, or `chances` of the new verdict by the old one."""
 
 
+class AnswerScored(EventData):
+    """Written by a reward scorer for each answer that it scored."""
+
+    TYPE: ClassVar[str] = "tiltyard.answer.scored.v1"
+    scorer: Digest
+    """Digest of the scorer's specification."""
+    scorer_name: str
+    """What people call it."""
+    kind: Literal["likelihood", "http", "preference"]
+    """A model's own log-likelihoods, a reward model behind HTTP, or a model trained on the arena's votes."""
+    item: str
+    """Keyed digest of question and answers, `itm_…`."""
+    item_id: str
+    """What the set calls it."""
+    question: str
+    """Keyed digest of the question, `qst_…`."""
+    side: Side
+    """Which answer of the item."""
+    identity: str
+    """Identity or model name that answered."""
+    behaviour: Digest | None = None
+    """Behaviour digest of who answered, where it is known."""
+    generations: tuple[str, ...] = ()
+    """Generations that made the answer, where they are known."""
+    score: float
+    """Higher is better; comparable only with other scores of this scorer."""
+    slices: dict[str, str] = Field(default_factory=dict)
+    """Slices of the item."""
+
+    def unique_key(self) -> str | None:
+        """One score for each scorer, item and side."""
+        return f"score:{self.scorer}:{self.item}:{self.side}"
+
+
+class PreferenceModelTrained(EventData):
+    """Written when a preference model is trained on the arena's votes; the event is the model."""
+
+    TYPE: ClassVar[str] = "tiltyard.preference.model.trained.v1"
+    model: Digest
+    """Digest of features, weights and lineage; also the event's subject."""
+    method: str
+    """Name and version of features and fit."""
+    features: tuple[str, ...]
+    """What it looks at in an answer."""
+    weights: tuple[float, ...]
+    """Log-odds for one standard deviation of each feature's difference."""
+    scales: tuple[float, ...]
+    """Standard deviation of each feature's difference among the votes."""
+    temperature: float
+    """By which log-odds are divided so that chances hold on votes that it was not fitted to."""
+    ridge: float
+    """1 / variance of the prior on the weights."""
+    votes: int
+    """Votes that it was fitted to."""
+    battles: Digest
+    """Digest of the battles' ids, sorted: the lineage."""
+    first_sequence: int
+    """First event of the votes' range."""
+    last_sequence: int
+    """Last event of the votes' range."""
+    accuracy: float
+    """Share of decided votes that it foretold, out of fold."""
+    brier: float
+    """Mean squared error of its chances, out of fold."""
+    brier_of_ignorance: float
+    """The same of a chance of one half for every vote."""
+    gap: float
+    """Mean distance of chances from shares, out of fold."""
+
+
 class Unrecognised(EventData):
     """Stands in for an event of a type that this version does not know; never written."""
 
@@ -669,4 +739,6 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     JudgeRegistered,
     JudgmentMade,
     JudgesBridged,
+    AnswerScored,
+    PreferenceModelTrained,
 )

@@ -251,7 +251,7 @@ async def _keep(
         mode=rubric.mode,
         item=asking.item_key,
         item_id=item.id,
-        question=_question_key(log, item),
+        question=question_key(log, item),
         collection=planned.items.digest,
         sides=tuple(_judged_side(side, answer, question) for side, answer in item.sides.items()),
         slices=dict(item.slices),
@@ -290,5 +290,6 @@ def _judged_side(side: Side, answer: JudgedAnswer, question: Question) -> Judged
     )
 
 
-def _question_key(log: EventLog, item: Item) -> str:
+def question_key(log: EventLog, item: Item) -> str:
+    """Name a question, keyed by the log: items about the same one are not independent."""
     return "qst_" + log.keyed_digest("question\0" + "\0".join(item.turns))[:32]
