@@ -615,7 +615,7 @@ class JudgmentMade(EventData):
 
 
 class JudgesBridged(EventData):
-    """Written when a bridge between two judges is built: from here on the new one's line is read in place of the old one's."""
+    """Written by `tiltyard judge bridge`: from here on the new one's line is read in place of the old one's."""
 
     TYPE: ClassVar[str] = "tiltyard.judges.bridged.v1"
     old: Digest
@@ -677,7 +677,7 @@ class AnswerScored(EventData):
 
 
 class PreferenceModelTrained(EventData):
-    """Written when a preference model is trained on the arena's votes; the event is the model."""
+    """Written by `tiltyard judge train`; the event is the model."""
 
     TYPE: ClassVar[str] = "tiltyard.preference.model.trained.v1"
     model: Digest
