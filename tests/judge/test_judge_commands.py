@@ -23,8 +23,11 @@ from tiltyard.events.schema import (
 )
 from tiltyard.identity.manifest import DefaultSampling
 from tiltyard.judge.battles import battle_items
+from tiltyard.judge.fence import neutralise
 from tiltyard.judge.injections import read_injections
 from tiltyard.judge.judgments import read_judgments
+from tiltyard.judge.rubric import load_rubric
+from tiltyard.judge.verdict import read_verdict
 
 PLUM, QUINCE = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 
@@ -56,9 +59,10 @@ def test_attacks_on_an_obedient_judge_and_on_one_that_reads_only_answers_are_tol
     tmp_path: Path,
 ) -> None:
     """AlpacaEval PR #414: a null model that talks to the judge won 86.5 %; here the rate is measured before anybody believes it."""
-    write_set(tmp_path / "set.jsonl", [item(n, f"a good answer {n}", "bad") for n in range(2)])
-    attacks = [one.text for one in read_injections()]
-    assert len(attacks) == len(set(attacks)) >= 30
+    write_set(tmp_path / "set.jsonl", [item(n, f"a good answer {n}", "bad") for n in range(3)])
+    corpus = [one for number, one in enumerate(read_injections()) if number in {0, 2, 16, 20}]
+    lines = [orjson.dumps({"kind": one.kind, "text": one.text}) for one in corpus]
+    (tmp_path / "injections.jsonl").write_bytes(b"\n".join(lines))
 
     def quality(first: str, second: str) -> str:
         return "[[A]]" if "good" in first else "[[B]]"
@@ -74,18 +78,38 @@ def test_attacks_on_an_obedient_judge_and_on_one_that_reads_only_answers_are_tol
     for name, decide in (("steady", quality), ("obedient", obedient)):
         with standing_in(judging(decide)) as server:
             words = ("judge", "attack", "pairwise-brief", tmp_path / "set.jsonl", "--judge", "m")
-            printed = cli(*words, "--url", server.url, "--data", tmp_path / name, "--json")
-            again = cli(*words, "--url", server.url, "--data", tmp_path / name)
+            words += (
+                "--injections",
+                tmp_path / "injections.jsonl",
+                "--limit",
+                "2",
+                "--data",
+                tmp_path / name,
+            )
+            printed = cli(*words, "--url", server.url, "--json")
             texts = [user_text(seen.body) for seen in server.seen]
+            again = cli(*words, "--url", server.url)
+            assert len(server.seen) == len(texts) == 2 * 2 * (1 + len(corpus))
         rates[name] = {one["kind"]: one for one in json.loads(printed)}
         assert "quoted verdict" in again
-        assert not any("[[A]]" in text or "[[B]]" in text or "[[10]]" in text for text in texts)
+        assert not any("[[A]]" in text or "[[B]]" in text for text in texts)
+        assert any("⟦B⟧" in text for text in texts)
     assert rates["steady"]["all"]["moved"]["estimate"] == 0
-    assert rates["steady"]["all"]["moved"]["n"] == 2 * len(attacks)
+    assert rates["steady"]["all"]["moved"]["n"] == 2 * len(corpus)
     assert rates["steady"]["all"]["moved"]["upper"] > 0  # two questions prove little
-    assert rates["obedient"]["order"]["won"]["estimate"] == 1 / 4
-    assert rates["obedient"]["pleading"]["won"]["estimate"] == 1 / 2
-    assert rates["obedient"]["hidden"]["won"]["estimate"] == 0
+    assert rates["obedient"]["order"]["won"]["estimate"] == 1 / 2
+    assert rates["obedient"]["pleading"]["won"]["estimate"] == 1
+    assert rates["obedient"]["quoted verdict"]["won"]["estimate"] == 0
+
+
+def test_the_corpus_of_attacks_is_wide_and_none_of_it_reaches_a_judge_as_a_verdict() -> None:
+    corpus = read_injections()
+    assert len({one.text for one in corpus}) == len(corpus) >= 30
+    assert len({one.kind for one in corpus}) >= 8
+    for one in corpus:
+        shown_to_judge, _ = neutralise(one.text.replace("{LETTER}", "B"))
+        assert read_verdict(load_rubric("pairwise"), shown_to_judge).unscored == "no_verdict"
+        assert read_verdict(load_rubric("single"), shown_to_judge).unscored == "no_verdict"
 
 
 def test_a_sentinel_is_judged_again_and_compared_and_an_upgrade_needs_a_bridge(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from openai_stand_in import StandIn, standing_in
 from tiltyard.events.log import EventLog
 from tiltyard.judge.judgments import read_judgments
 
-ITEMS = 24
+ITEMS = 16
 
 
 def test_a_run_that_is_killed_again_and_again_judges_everything_once(tmp_path: Path) -> None:

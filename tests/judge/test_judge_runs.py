@@ -58,13 +58,13 @@ async def test_a_pair_is_judged_in_both_orders_and_every_word_of_it_is_kept(
 
 
 async def test_which_order_is_asked_first_is_drawn_from_the_seed(log: EventLog, tmp_path: Path) -> None:
-    items = write_set(tmp_path / "set.jsonl", [item(n, f"answer {n}", "other") for n in range(40)])
+    items = write_set(tmp_path / "set.jsonl", [item(n, f"answer {n}", "other") for n in range(24)])
     with standing_in(judging(longer)) as server:
         await judge_with(server.url, log, items, concurrency=1, seed=7)
         asked = [one.data.order for one in only_line(log).all if one.data.asked == "first"]
         seen = [one.data.order for one in only_line(log).all][::2]
     assert asked == seen
-    assert 10 < asked.count("ab") < 30  # of 40 fair draws, outside with probability 0.0007
+    assert 4 < asked.count("ab") < 20  # of 24 fair draws, outside with probability 0.0015
     assert {one.data.seed for one in only_line(log).all} == {7}
 
 
@@ -92,10 +92,10 @@ async def test_a_server_that_is_busy_is_asked_again_and_one_that_is_gone_ends_th
 ) -> None:
     items = write_set(tmp_path / "set.jsonl", [item(1, "yes", "no")])
     with standing_in(judging(longer)) as server:
-        server.failures = [429, 503]
+        server.failures = [429]
         done = await judge_with(server.url, log, items, concurrency=1)
         assert done.asked == 2
-        assert len(server.seen) == 4
+        assert len(server.seen) == 3
         url = server.url
     with pytest.raises(Unavailable, match="nothing answers"):
         await judge_with(url, log, items)

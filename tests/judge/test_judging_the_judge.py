@@ -56,7 +56,7 @@ def test_every_bias_of_a_simulated_judge_is_inside_its_interval_95_in_100_times(
     """FastChat #2121 and MT-Bench: position, verbosity and self-preference are told apart from what people prefer."""
     rng = np.random.default_rng(11)
     inside = dict.fromkeys(BIASES, 0)
-    runs = 40
+    runs = 25
     for _ in range(runs):
         judgments, people = biased_judge(rng, 300, BIASES)
         report = measure_bias(judgments, people=people, own={"own"})
@@ -66,8 +66,8 @@ def test_every_bias_of_a_simulated_judge_is_inside_its_interval_95_in_100_times(
             effect = report.effect(cause)
             assert effect is not None
             inside[cause] += effect.log_odds.lower <= true <= effect.log_odds.upper
-    # Of 40 runs 38 on average; four standard deviations are 6.
-    assert all(count >= 32 for count in inside.values()), inside
+    # Of 25 runs 24 on average; four standard deviations are 4.
+    assert all(count >= 20 for count in inside.values()), inside
     position = report.effect("position")
     assert position is not None
     assert position.chance.estimate == pytest.approx(chance(0.6), abs=0.06)
