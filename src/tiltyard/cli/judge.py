@@ -13,6 +13,7 @@ from typing import Literal, TypeVar
 
 import click
 
+from tiltyard.cli.judge_experts import experts
 from tiltyard.cli.judge_measures import bridge, measure, trend
 from tiltyard.cli.judge_options import items_of, json_option, opened
 from tiltyard.cli.judge_reward import score, train
@@ -163,6 +164,7 @@ command.add_command(bridge)
 command.add_command(trend)
 command.add_command(train)
 command.add_command(score)
+command.add_command(experts)
 
 
 @command.command()

@@ -17,6 +17,7 @@ from tiltyard.judge.arena_rank import RankAgreement
 from tiltyard.judge.bias import BiasReport
 from tiltyard.judge.bridge import Bridge, TrendLine
 from tiltyard.judge.drift import Drift
+from tiltyard.judge.experts import ExpertReport
 from tiltyard.judge.injections import Attacked
 from tiltyard.judge.judgments import Line
 from tiltyard.judge.people import Agreement, PoweredRate
@@ -271,6 +272,17 @@ def show_scores(name: str, rows: Sequence[ScoredBehaviour], people: RewardCalibr
             f"standard deviation {number(people.slope)}"
         )
         show_curve(people.calibration)
+
+
+def show_experts(found: Sequence[ExpertReport]) -> None:
+    """What experts found."""
+    for one in found:
+        click.echo(
+            f"{one.slice}: {one.items:,} items, {one.open:,} open, {one.adjudicated:,} adjudicated; reviewers agree in "
+            f"{percent(one.agreement)}, alpha {one.alpha.estimate:.2f}"
+        )
+        for who, interval in one.behaviours.items():
+            click.echo(f"  {who:24} {number(interval)}  n = {interval.n:,}")
 
 
 def show_curve(calibration: Calibration) -> None:

@@ -712,6 +712,78 @@ class PreferenceModelTrained(EventData):
     """Mean distance of chances from shares, out of fold."""
 
 
+class ReviewerNamed(EventData):
+    """Written by `tiltyard judge experts name`: who may review, and for what; the latest one about a reviewer holds."""
+
+    TYPE: ClassVar[str] = "tiltyard.reviewer.named.v1"
+    reviewer: str
+    """Pseudonymous id, `rev_…`; also the event's subject."""
+    name: ContentRef
+    """Name and qualification, in the vault under the reviewer's own key."""
+    roles: tuple[str, ...]
+    """Slices that the reviewer may review (`medicine`), and `adjudicator`; empty: none any more."""
+
+
+class ReviewAssigned(EventData):
+    """Written by `tiltyard judge experts assign`: one expert is to review one item, blind."""
+
+    TYPE: ClassVar[str] = "tiltyard.review.assigned.v1"
+    item: str
+    """Keyed digest of what is reviewed, `itm_…`; also the event's subject."""
+    item_id: str
+    """What the set calls it."""
+    reviewer: str
+    """Who is to review it."""
+    role: str
+    """In which role."""
+    order: Literal["ab", "ba", "single"]
+    """The order in which the answers are shown; drawn."""
+    form: Digest
+    """Digest of the rubric that is the review's form."""
+    seed: Seed
+    """Seed of the draws of reviewers and order."""
+
+    def unique_key(self) -> str | None:
+        """An expert reviews an item under a form once."""
+        return f"review-assigned:{self.form}:{self.item}:{self.reviewer}"
+
+
+class ReviewGiven(EventData):
+    """Written by `tiltyard judge experts give`: what one expert said, before hearing of any other."""
+
+    TYPE: ClassVar[str] = "tiltyard.review.given.v1"
+    item: str
+    """Keyed digest of what was reviewed; also the event's subject."""
+    item_id: str
+    """What the set calls it."""
+    reviewer: str
+    """Who reviewed it."""
+    role: str
+    """In which role."""
+    form: Digest
+    """Digest of the rubric that is the review's form."""
+    sides: tuple[JudgedSide, ...]
+    """The answers."""
+    slices: dict[str, str] = Field(default_factory=dict)
+    """Slices of the item."""
+    question: str
+    """Keyed digest of the question, `qst_…`."""
+    verdict: Choice | None
+    """The winner, by the item's sides; `None`: a single answer."""
+    score: float | None
+    """Rating of a single answer; `None`: a pair."""
+    adjudicates: bool
+    """Whether it decides between two reviews that differ."""
+    reasons: ContentRef | None
+    """Why, in the vault."""
+
+    def unique_key(self) -> str | None:
+        """One review for each form, item and expert, and one adjudication for each form and item."""
+        if self.adjudicates:
+            return f"adjudication:{self.form}:{self.item}"
+        return f"review:{self.form}:{self.item}:{self.reviewer}"
+
+
 class Unrecognised(EventData):
     """Stands in for an event of a type that this version does not know; never written."""
 
@@ -741,4 +813,7 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     JudgesBridged,
     AnswerScored,
     PreferenceModelTrained,
+    ReviewerNamed,
+    ReviewAssigned,
+    ReviewGiven,
 )
