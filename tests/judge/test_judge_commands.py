@@ -28,6 +28,7 @@ from tiltyard.judge.injections import read_injections
 from tiltyard.judge.judgments import read_judgments
 from tiltyard.judge.rubric import load_rubric
 from tiltyard.judge.verdict import read_verdict
+from tiltyard.judge.win_rates import judged_behaviours
 
 PLUM, QUINCE = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 
@@ -91,6 +92,8 @@ def test_attacks_on_an_obedient_judge_and_on_one_that_reads_only_answers_are_tol
             again = cli(*words, "--url", server.url)
             assert len(server.seen) == len(texts) == 2 * 2 * (1 + len(corpus))
         rates[name] = {one["kind"]: one for one in json.loads(printed)}
+        with EventLog.open(tmp_path / name / "log.db", keys=tmp_path / name / "keys.db") as log:
+            assert {one.n for one in judged_behaviours(log)} == {2}  # spoiled items are in no rate
         assert "quoted verdict" in again
         assert not any("[[A]]" in text or "[[B]]" in text for text in texts)
         assert any("⟦B⟧" in text for text in texts)

@@ -294,6 +294,15 @@ def test_a_win_rate_knows_that_one_question_was_asked_many_times() -> None:
     assert plum_many.upper - plum_many.lower == pytest.approx(plum_once.upper - plum_once.lower, abs=0.02)
 
 
+def test_what_is_judged_again_counts_once_with_its_mean() -> None:
+    """Inspect #796: how repetitions are put together changes scores, so there is one way and it is written down."""
+    judgments = [
+        one for sample in range(3) for one in both("itm_1", "a", "a" if sample else "b", sample=sample)
+    ]
+    plum = behaviours_of(together([*judgments, *both("itm_2", "b", "b")]))[0]
+    assert (plum.n, plum.estimate) == (2, pytest.approx((2.5 / 3 + 0) / 2))
+
+
 def test_a_line_is_found_by_name_digest_or_label_and_nothing_is_guessed() -> None:
     lines = [line(), line(OTHER)]
     assert choose_line(lines, JUDGE[:20]) == lines[0]

@@ -30,7 +30,7 @@ from tiltyard.judge.judges import Judge, find_judge
 from tiltyard.judge.judgments import Judgments, choose_line, read_lines
 from tiltyard.judge.report import report_of
 from tiltyard.judge.rubric import Rubric, load_rubric, shipped_rubrics
-from tiltyard.judge.run import Done, Plan, Prices, item_key, plan
+from tiltyard.judge.run import Done, Plan, Prices, Purpose, item_key, plan
 from tiltyard.judge.run import run as run_plan
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -84,9 +84,19 @@ class Run:
     client: ModelClient
     runner: asyncio.Runner
 
-    def judge_all(self, items: ItemSet, samples: Sequence[int] = (0,)) -> tuple[Plan, Done]:
+    def judge_all(
+        self, items: ItemSet, samples: Sequence[int] = (0,), *, purpose: Purpose = "verdict"
+    ) -> tuple[Plan, Done]:
         """Judge what the log lacks."""
-        planned = plan(self.log, self.judge, self.rubric, items, seed=self.asking.seed, samples=samples)
+        planned = plan(
+            self.log,
+            self.judge,
+            self.rubric,
+            items,
+            seed=self.asking.seed,
+            samples=samples,
+            purpose=purpose,
+        )
         work = run_plan(
             self.log,
             self.client,
@@ -97,18 +107,18 @@ class Run:
         )
         return planned, self.runner.run(work)
 
-    def line(self) -> Judgments | None:
+    def line(self, purpose: Purpose = "verdict") -> Judgments | None:
         """The newest line of this judge under this rubric, if it has judged anything."""
         own = [
             judgments
-            for line, judgments in read_lines(self.log).items()
+            for line, judgments in read_lines(self.log, attacks=purpose == "attack").items()
             if line.judge == self.judge.digest and line.rubric == self.rubric.digest
         ]
         return max(own, key=lambda judgments: judgments.all[-1].sequence, default=None)
 
     def judgments(self, planned: Plan) -> Judgments:
         """Those of a plan that has been run."""
-        line = self.line()
+        line = self.line(planned.purpose)
         if line is None:
             raise InvalidRequest("the set has nothing to judge", param="items")
         return line.of_items(asking.item_key for asking in planned.askings)
@@ -275,7 +285,7 @@ def attack(
             planned, _ = judging.judge_all(item_set)
             clean = judging.judgments(planned)
             keys = {item.id: item_key(log, item) for item in item_set.items}
-            planned, _ = judging.judge_all(attack_items(item_set, clean, keys, injections))
+            planned, _ = judging.judge_all(attack_items(item_set, clean, keys, injections), purpose="attack")
             found = attacks_of(clean, judging.judgments(planned))
     if as_json:
         click.echo(json.dumps([asdict(one) for one in found], ensure_ascii=False, indent=2))

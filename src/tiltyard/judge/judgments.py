@@ -117,10 +117,12 @@ class Judgments:
         return [one for one in self.all if one.data.mode == "single"]
 
 
-def read_lines(log: EventLog, *, after: int = 0) -> dict[Line, Judgments]:
-    """Read every judgment beyond a sequence, apart by line; blocks."""
+def read_lines(log: EventLog, *, after: int = 0, attacks: bool = False) -> dict[Line, Judgments]:
+    """Read every judgment beyond a sequence, apart by line; with `attacks` those of spoiled items alone. Blocks."""
     found: dict[Line, list[Recorded]] = {}
     for one in read_judgments(log, after=after):
+        if (one.data.purpose == "attack") != attacks:
+            continue
         found.setdefault(one.line, []).append(one)
     return {line: Judgments(line, tuple(judgments)) for line, judgments in found.items()}
 

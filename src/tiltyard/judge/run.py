@@ -35,6 +35,7 @@ from tiltyard.rating.style import style_of
 
 SOURCE: Final = "tiltyard/judge"
 Asked = Literal["first", "second", "only"]
+Purpose = Literal["verdict", "attack"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ class Plan:
     askings: tuple[Asking, ...]
     duplicates: int
     """Items left out since another says the same."""
+    purpose: Purpose = "verdict"
+    """`attack`: items spoiled on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,14 @@ def item_key(log: EventLog, item: Item) -> str:
 
 
 def plan(
-    log: EventLog, judge: Judge, rubric: Rubric, items: ItemSet, *, seed: int, samples: Sequence[int] = (0,)
+    log: EventLog,
+    judge: Judge,
+    rubric: Rubric,
+    items: ItemSet,
+    *,
+    seed: int,
+    samples: Sequence[int] = (0,),
+    purpose: Purpose = "verdict",
 ) -> Plan:
     """List every asking; raises `InvalidRequest` for an item that the rubric cannot show.
 
@@ -110,7 +120,7 @@ def plan(
                 askings.append(
                     Asking(_judgment_id(judge, rubric, key, order, sample), item, key, order, asked, sample)
                 )
-    return Plan(judge, rubric, items, seed, tuple(askings), duplicates)
+    return Plan(judge, rubric, items, seed, tuple(askings), duplicates, purpose)
 
 
 async def run(
@@ -263,6 +273,7 @@ async def _keep(
         score=reply.reading.score,
         scores=scores,
         unscored=reply.reading.unscored,
+        purpose=planned.purpose,
         held=judge.held,
         prompt=prompt.ref,
         raw=raw.ref,

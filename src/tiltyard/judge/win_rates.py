@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tiltyard.events.log import EventLog
 from tiltyard.identity.canonical import Digest
-from tiltyard.judge.judgments import Judgments, read_lines
+from tiltyard.judge.judgments import Judgments, Line, read_lines
 from tiltyard.rating.proportions import mean_interval, share_interval
 
 
@@ -57,12 +57,37 @@ def behaviours_of(judgments: Judgments, *, confidence: float = 0.95) -> list[Jud
 
 @dataclass(slots=True)
 class _Tally:
+    """One identity; what is judged more than once (`sample`) counts once, with its mean."""
+
     identity: str
     behaviour: Digest | None
-    values: list[float]
-    questions: list[str]
+    values: dict[str, list[float]] = field(default_factory=dict)
+    """By item."""
+    questions: dict[str, str] = field(default_factory=dict)
+    """By item."""
     unscored: int = 0
     inconsistent: int = 0
+
+    def add(self, item: str, question: str, value: float) -> None:
+        self.values.setdefault(item, []).append(value)
+        self.questions[item] = question
+
+    def row(self, line: Line, measure: str, confidence: float) -> JudgedBehaviour:
+        means = [sum(of) / len(of) for of in self.values.values()]
+        interval = share_interval if measure == "win_rate" else mean_interval
+        found = interval(means, clusters=list(self.questions.values()), confidence=confidence)
+        return JudgedBehaviour(
+            line.label,
+            self.behaviour,
+            self.identity,
+            measure,
+            found.estimate,
+            found.lower,
+            found.upper,
+            found.n,
+            self.unscored,
+            self.inconsistent,
+        )
 
 
 def _win_rates(judgments: Judgments, confidence: float) -> list[JudgedBehaviour]:
@@ -70,62 +95,22 @@ def _win_rates(judgments: Judgments, confidence: float) -> list[JudgedBehaviour]
     for pair in judgments.pairs():
         points = pair.points
         for side, won in zip(pair.sides, (points, None if points is None else 1 - points), strict=True):
-            tally = tallies.setdefault(
-                side.behaviour or side.identity, _Tally(side.identity, side.behaviour, [], [])
-            )
+            tally = tallies.setdefault(side.behaviour or side.identity, _Tally(side.identity, side.behaviour))
             if won is None:
                 tally.unscored += 1
                 continue
             tally.inconsistent += pair.outcome == "inconsistent"
-            tally.values.append(won)
-            tally.questions.append(pair.question)
-    rows = []
-    for tally in tallies.values():
-        share = share_interval(tally.values, clusters=tally.questions, confidence=confidence)
-        rows.append(
-            JudgedBehaviour(
-                judgments.line.label,
-                tally.behaviour,
-                tally.identity,
-                "win_rate",
-                share.estimate,
-                share.lower,
-                share.upper,
-                share.n,
-                tally.unscored,
-                tally.inconsistent,
-            )
-        )
-    return rows
+            tally.add(f"{pair.item}{side.side}", pair.question, won)
+    return [tally.row(judgments.line, "win_rate", confidence) for tally in tallies.values()]
 
 
 def _ratings(judgments: Judgments, confidence: float) -> list[JudgedBehaviour]:
     tallies: dict[str, _Tally] = {}
     for one in judgments.singles():
         side = one.data.sides[0]
-        tally = tallies.setdefault(
-            side.behaviour or side.identity, _Tally(side.identity, side.behaviour, [], [])
-        )
+        tally = tallies.setdefault(side.behaviour or side.identity, _Tally(side.identity, side.behaviour))
         if one.data.score is None:
             tally.unscored += 1
         else:
-            tally.values.append(one.data.score)
-            tally.questions.append(one.data.question)
-    rows = []
-    for tally in tallies.values():
-        mean = mean_interval(tally.values, clusters=tally.questions, confidence=confidence)
-        rows.append(
-            JudgedBehaviour(
-                judgments.line.label,
-                tally.behaviour,
-                tally.identity,
-                "rating",
-                mean.estimate,
-                mean.lower,
-                mean.upper,
-                mean.n,
-                tally.unscored,
-                0,
-            )
-        )
-    return rows
+            tally.add(one.data.item, one.data.question, one.data.score)
+    return [tally.row(judgments.line, "rating", confidence) for tally in tallies.values()]
