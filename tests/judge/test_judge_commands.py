@@ -203,10 +203,12 @@ def test_the_arenas_battles_are_judged_beside_their_votes_and_erased_with_their_
     assert first.sides["a"].texts == ("plum says 0, attempt 1",)
     assert first.sides["a"].generations == ("gen_0a1",)
     assert (first.people, first.subject) == (("a",), "voter-0")
+    words = ("pairwise-brief", "battles", "--judge", "m", "--data", tmp_path)
     with standing_in(judging(longer)) as server:
-        words = ("pairwise-brief", "battles", "--judge", "m", "--data", tmp_path)
-        cli("judge", "run", *words, "--url", server.url)
-        assert {seen.body["user"] for seen in server.seen} == {f"voter-{n}" for n in range(6)}
+        cli("judge", "run", *words, "--url", server.url, status=1)  # people's words stay here unless told
+        assert server.seen == []
+        cli("judge", "run", *words, "--url", server.url, "--share-words")
+        assert not any("user" in seen.body for seen in server.seen)  # nor do the voters' ids go
         assert shown(server.seen[0].body)[0].endswith("attempt 1")
     told = json.loads(cli("judge", "measure", *words, "--json"))
     assert told["agreement"][0]["votes"] == 4

@@ -25,7 +25,14 @@ from tiltyard.events.schema import AnswerScored, PreferenceModelTrained, VoteCas
 from tiltyard.judge.items import item_of
 from tiltyard.judge.judges import Judge
 from tiltyard.judge.preference import erased_since, features_of, latest_model, record_training, train
-from tiltyard.judge.reward import calibrate_scores, digest_of_scorer, read_scores, score_all
+from tiltyard.judge.reward import (
+    RecordedScore,
+    calibrate_scores,
+    digest_of_scorer,
+    read_scores,
+    score_all,
+    score_trend,
+)
 from tiltyard.judge.reward_http import HttpReward, Shape
 from tiltyard.judge.reward_likelihood import LikelihoodScorer
 from tiltyard.judge.rubric import load_rubric
@@ -191,7 +198,7 @@ async def test_scores_are_events_and_a_run_goes_on_where_it_was(log: EventLog, t
     assert (first.asked, again.asked, again.known) == (160, 0, 160)
     scores = read_scores(log, digest_of_scorer(model))
     people = {
-        key: [one.people[0] for one in items.items if one.id == scored.item_id]
+        key: [one.people[0] for one in items.items if one.id == scored.data.item_id]
         for (key, side), scored in scores.items()
         if side == "a"
     }  # type: ignore[misc]
@@ -203,6 +210,25 @@ async def test_scores_are_events_and_a_run_goes_on_where_it_was(log: EventLog, t
         scores, {key: ["b" if vote == "a" else "a" for vote in votes] for key, votes in people.items()}
     )
     assert flipped.accuracy.estimate == pytest.approx(1 - found.accuracy.estimate)
+
+
+def test_scores_that_fall_show_as_drift() -> None:
+    rng = np.random.default_rng(23)
+    scores = [
+        RecordedScore(
+            AnswerScored(
+                scorer="sha256:1", scorer_name="rm", kind="http", item=f"itm_{n}", item_id=f"{n}", question=f"qst_{n}",
+                side="a", identity="plum", score=float(rng.normal(5 - 2 * (n >= 200), 2)),
+            ),
+            time_us=(n // 100) * 7 * 86_400_000_000,
+        )
+        for n in range(300)
+    ]  # fmt: skip
+    first, steady, fallen = score_trend(scores)
+    assert (first.drift.estimate, first.drift.half) == (0, 0)
+    assert steady.drift.lower < 0 < steady.drift.upper
+    assert fallen.drift.upper < -0.3
+    assert fallen.drift.estimate == pytest.approx(-1, abs=0.4)
 
 
 def test_the_commands_train_and_score(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import click
 
 from tiltyard.cli.judge_experts import experts
 from tiltyard.cli.judge_measures import bridge, measure, trend
-from tiltyard.cli.judge_options import items_of, json_option, opened
+from tiltyard.cli.judge_options import check_sharing, items_of, json_option, opened, share_option
 from tiltyard.cli.judge_reward import score, train
 from tiltyard.cli.judge_tables import Counting, run_json, show_attacks, show_drift, show_report, show_run
 from tiltyard.cli.options import config_option, data_option
@@ -49,16 +49,21 @@ class Asking:
     seed: int
     concurrency: int
     price: tuple[float, float] | None
+    share_words: bool
 
     @contextmanager
-    def judging(self, log: EventLog, rubric: Rubric) -> Iterator[Run]:
-        """Find the judge once, then run as many plans as wanted."""
+    def judging(self, log: EventLog, rubric: Rubric, items: str) -> Iterator[Run]:
+        """Find the judge once, then run as many plans as wanted.
+
+        Raises `InvalidRequest` where the arena's words would go to a server that is no tiltyard without leave.
+        """
         with asyncio.Runner() as runner:
             client = ModelClient(self.url, api_key=self._key())
             try:
                 judge = runner.run(
                     find_judge(client, self.name, pin=self.pin, temperature=self.temperature, held=self.held)
                 )
+                check_sharing(items, self.url, ours=judge.ours, share_words=self.share_words)
                 yield Run(self, log, rubric, judge, client, runner)
             finally:
                 runner.run(client.aclose())
@@ -155,6 +160,7 @@ def asking_options(function: Command) -> Command:
         click.option(
             "--price", nargs=2, type=float, metavar="PROMPT COMPLETION", help="Dollars a million tokens."
         ),
+        share_option,
     )
     for option in reversed(options):
         function = option(function)
@@ -210,7 +216,7 @@ def run(
     """
     with opened(data, config, create=True) as log:
         chosen, item_set = load_rubric(rubric), items_of(log, items)
-        with _asking(asking).judging(log, chosen) as judging:
+        with _asking(asking).judging(log, chosen, items) as judging:
             planned, done = judging.judge_all(item_set, range(samples))
             report = report_of(judging.judgments(planned))
     if as_json:
@@ -238,7 +244,7 @@ def sentinel(
     """Judge ITEMS once more, and say whether the judge is still what it was the first time."""
     with opened(data, config, create=True) as log:
         chosen, item_set = load_rubric(rubric), items_of(log, items)
-        with _asking(asking).judging(log, chosen) as judging:
+        with _asking(asking).judging(log, chosen, items) as judging:
             keys = {item_key(log, item) for item in item_set.items}
             due = next_sample(judging.line(), keys, 2 if chosen.mode == "pairwise" else 1)
             planned, _ = judging.judge_all(item_set, (due,))
@@ -281,7 +287,7 @@ def attack(
         if limit is not None:
             item_set = ItemSet(item_set.name, item_set.digest, item_set.items[:limit])
         injections = read_injections() if corpus is None else read_injections(corpus)
-        with _asking(asking).judging(log, chosen) as judging:
+        with _asking(asking).judging(log, chosen, items) as judging:
             planned, _ = judging.judge_all(item_set)
             clean = judging.judgments(planned)
             keys = {item.id: item_key(log, item) for item in item_set.items}

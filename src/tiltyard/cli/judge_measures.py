@@ -16,7 +16,7 @@ from tiltyard.errors import InvalidRequest
 from tiltyard.judge.arena_rank import rank_agreement
 from tiltyard.judge.bias import measure_bias
 from tiltyard.judge.bridge import build_bridge, record_bridge, trends
-from tiltyard.judge.judgments import choose_line, read_lines
+from tiltyard.judge.judgments import choose_line, own_behaviours, read_lines
 from tiltyard.judge.people import agreement_with, powered_rates, votes_of
 from tiltyard.judge.rubric import load_rubric
 from tiltyard.judge.run import item_key
@@ -32,7 +32,7 @@ from tiltyard.judge.run import item_key
     "--own",
     multiple=True,
     metavar="IDENTITY",
-    help="Identity or behaviour of the judge's own kind; repeatable.",
+    help="Identity or behaviour of the judge's own kind, besides its own; repeatable.",
 )
 @data_option
 @config_option
@@ -58,7 +58,8 @@ def measure(
         judgments = lines[line].of_items(item_key(log, item) for item in item_set.items)
         people = votes_of(log, item_set.items)
         voted = {key: votes.points for key, votes in people.items() if votes.choices}
-        bias = measure_bias(judgments, people=voted, own=own) if chosen.mode == "pairwise" else None
+        kin = {*own, *own_behaviours(log, line)}
+        bias = measure_bias(judgments, people=voted, own=kin) if chosen.mode == "pairwise" else None
         agreement = agreement_with(judgments, people) if people else []
         rates = powered_rates(judgments, people)
         try:

@@ -10,13 +10,27 @@ from typing import Final
 import click
 
 from tiltyard.cli.settings import load_settings
+from tiltyard.errors import InvalidRequest
 from tiltyard.events.log import EventLog
 from tiltyard.judge.battles import battle_items
 from tiltyard.judge.items import ItemSet, read_items
 
 BATTLES: Final = "battles"
 """Instead of a file: the arena's battles in the log."""
+share_option = click.option(
+    "--share-words", is_flag=True, help="Battles may go to a server that is no tiltyard."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def check_sharing(items: str, url: str, *, ours: bool, share_words: bool) -> None:
+    """Raise `InvalidRequest` where what people wrote in the arena would go to a server that is no tiltyard."""
+    if items == BATTLES and not ours and not share_words:
+        raise InvalidRequest(
+            f"battles are what people wrote, and {url} is no tiltyard: it would read them. If they agreed to that, "
+            "say --share-words",
+            param="share_words",
+        )
 
 
 def items_of(log: EventLog, where: str) -> ItemSet:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from tiltyard.cli.judge_options import BATTLES, items_of, json_option, opened
+from tiltyard.cli.judge_options import BATTLES, check_sharing, items_of, json_option, opened, share_option
 from tiltyard.cli.judge_tables import Counting, show_scores, show_training
 from tiltyard.cli.options import config_option, data_option
 from tiltyard.client import DEFAULT_URL, ModelClient, Program
@@ -28,6 +28,7 @@ from tiltyard.judge.reward import (
     digest_of_scorer,
     read_scores,
     score_all,
+    score_trend,
     scored_behaviours,
 )
 from tiltyard.judge.reward_http import SHAPES, TEMPLATE, HttpReward
@@ -74,6 +75,10 @@ def train(items: str, seed: int, data: Path | None, config: Path | None, *, as_j
 @click.option("--template", default=TEMPLATE, help="How `sglang` is shown question and answer.")
 @click.option("--model", help="Digest of a preference model; else the newest.")
 @click.option("--concurrency", type=click.IntRange(1, 256), default=16, show_default=True)
+@share_option
+@click.option(
+    "--days", type=click.IntRange(1), default=7, show_default=True, help="Of a window of the trend."
+)
 @data_option
 @config_option
 @json_option
@@ -84,6 +89,7 @@ def score(
     data: Path | None,
     config: Path | None,
     concurrency: int,
+    days: int,
     as_json: bool,
     **options: object,
 ) -> None:
@@ -92,7 +98,7 @@ def score(
         item_set = items_of(log, items)
 
         async def run() -> Scorer:
-            async with _scorer(log, scorer, options) as chosen:
+            async with _scorer(log, scorer, items, options) as chosen:
                 await score_all(log, chosen, item_set, concurrency=concurrency, report=Counting("scored"))
                 return chosen
 
@@ -104,20 +110,23 @@ def score(
         people = {key: votes.choices for key, votes in votes_of(log, item_set.items).items() if votes.choices}
     rows = scored_behaviours(scores)
     calibration = calibrate_scores(scores, people) if people else None
+    trend = score_trend(scores.values(), days=days)
     if as_json:
         told = {
             "scorer": digest_of_scorer(chosen),
             "name": chosen.name,
             "identities": [asdict(row) for row in rows],
+            "trend": [asdict(point) for point in trend],
             "people": None if calibration is None else asdict(calibration),
         }
         click.echo(json.dumps(told, ensure_ascii=False, indent=2))
     else:
-        show_scores(chosen.name, rows, calibration)
+        show_scores(chosen.name, rows, trend, calibration)
 
 
 @asynccontextmanager
-async def _scorer(log: EventLog, kind: str, options: dict[str, object]) -> AsyncIterator[Scorer]:
+async def _scorer(log: EventLog, kind: str, items: str, options: dict[str, object]) -> AsyncIterator[Scorer]:
+    share_words = options.pop("share_words") is True
     text = {name: str(value) for name, value in options.items() if value is not None}
     if kind == "preference":
         model = latest_model(log, text.get("model"))
@@ -138,9 +147,11 @@ async def _scorer(log: EventLog, kind: str, options: dict[str, object]) -> Async
     async with ModelClient(text["url"], api_key=key) as client:
         if kind == "likelihood":
             judge = await find_judge(client, text["name"], pin=text["pin"])
+            check_sharing(items, text["url"], ours=judge.ours, share_words=share_words)
             async with Program(text["url"], model=text["name"], api_key=key) as program:
                 yield LikelihoodScorer(program, judge, load_rubric(text["rubric"]))
             return
+        check_sharing(items, text["url"], ours=False, share_words=share_words)
         shape = next(one for one in SHAPES if one == kind)
         yield HttpReward(
             client,

@@ -23,7 +23,7 @@ from tiltyard.judge.judgments import Line
 from tiltyard.judge.people import Agreement, PoweredRate
 from tiltyard.judge.preference import Training
 from tiltyard.judge.report import RunReport
-from tiltyard.judge.reward import RewardCalibration, ScoredBehaviour
+from tiltyard.judge.reward import RewardCalibration, ScoredBehaviour, ScoreWindow
 from tiltyard.judge.run import Done, Plan
 from tiltyard.rating.calibration_curve import Calibration
 from tiltyard.rating.proportions import Interval
@@ -261,11 +261,19 @@ def show_training(training: Training) -> None:
     show_curve(training.calibration)
 
 
-def show_scores(name: str, rows: Sequence[ScoredBehaviour], people: RewardCalibration | None) -> None:
+def show_scores(
+    name: str,
+    rows: Sequence[ScoredBehaviour],
+    trend: Sequence[ScoreWindow],
+    people: RewardCalibration | None,
+) -> None:
     """What a scorer gave."""
     click.echo(name)
     for row in rows:
         click.echo(f"  {row.identity:24} {number(row.mean)}  n = {row.mean.n:,}")
+    for window in trend if len(trend) > 1 else ():
+        day = datetime.fromtimestamp(window.start_us / 1e6, UTC).strftime("%Y-%m-%d")
+        click.echo(f"  from {day}  {number(window.mean)}  moved {number(window.drift)} standard deviations")
     if people is not None:
         click.echo(
             f"beside {people.votes:,} votes: foretells {percent(people.accuracy)} of the decided ones; log-odds a "

@@ -63,7 +63,11 @@ class Asker:
         begun = time.monotonic()
         rubric, used = self._rubric, [0, 0]
         conversation = list(messages)
-        fields: dict[str, Json] = {"temperature": self._judge.temperature, "user": user}
+        fields: dict[str, Json] = {"temperature": self._judge.temperature}
+        if self._judge.ours:
+            fields["user"] = (
+                user  # the gateway keeps the words under this subject's key: erasure reaches them
+            )
         if self._judge.temperature > 0:
             fields["seed"] = (int(key[-8:], 16) + sample) % SEED_LIMIT
         said: list[str] = []

@@ -13,7 +13,7 @@ from typing import Literal
 
 from tiltyard.errors import InvalidRequest, NotFound
 from tiltyard.events.log import EventLog
-from tiltyard.events.schema import Choice, JudgedSide, JudgmentMade
+from tiltyard.events.schema import Choice, JudgedSide, JudgeRegistered, JudgmentMade
 from tiltyard.identity.canonical import Digest
 
 Outcome = Literal["a", "b", "tie", "inconsistent"]
@@ -132,6 +132,16 @@ def read_judgments(log: EventLog, *, after: int = 0) -> Iterator[Recorded]:
     for event in log.read(after=after, types=(JudgmentMade,)):
         if isinstance(event.data, JudgmentMade):  # not a later version, which this one cannot read
             yield Recorded(event.data, event.sequence, event.time_us)
+
+
+def own_behaviours(log: EventLog, line: Line) -> set[str]:
+    """What a judge itself is called where it is judged: its name, and its behaviour digest if the log knows one; blocks."""
+    own = {line.judge_name}
+    for event in log.read(types=(JudgeRegistered,)):
+        if isinstance(event.data, JudgeRegistered) and event.data.judge == line.judge:
+            behaviour = event.data.specification.get("behaviour")
+            own |= {behaviour} if isinstance(behaviour, str) else set()
+    return own
 
 
 def choose_line(lines: Sequence[Line], judge: str, rubric: str | None = None) -> Line:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -27,6 +27,7 @@ from tiltyard.rating.calibration_curve import Calibration, calibrate
 from tiltyard.rating.logistic import fit_logistic
 from tiltyard.rating.proportions import Interval, mean_interval, share_interval
 
+DAY_US = 86_400_000_000
 Kind = Literal["likelihood", "http", "preference"]
 
 
@@ -142,22 +143,66 @@ async def score_all(
     return Scored(len(todo) - len(known), len(known))
 
 
-def read_scores(log: EventLog, scorer: Digest) -> dict[tuple[str, Side], AnswerScored]:
+@dataclass(frozen=True, slots=True)
+class RecordedScore:
+    """One score and when it was given."""
+
+    data: AnswerScored
+    time_us: int
+
+
+Scores = Mapping[tuple[str, Side], RecordedScore]
+"""Of one scorer, by item and side."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreWindow:
+    """Whole days (UTC) in which answers were scored."""
+
+    start_us: int
+    mean: Interval
+    drift: Interval
+    """This window's mean minus the first one's, in standard deviations of the first: what a scorer or its world moved."""
+
+
+def read_scores(log: EventLog, scorer: Digest) -> dict[tuple[str, Side], RecordedScore]:
     """The scores of one scorer by item and side; blocks."""
-    found: dict[tuple[str, Side], AnswerScored] = {}
+    found: dict[tuple[str, Side], RecordedScore] = {}
     for event in log.read(types=(AnswerScored,), subject=scorer):
         if isinstance(event.data, AnswerScored):
-            found[event.data.item, event.data.side] = event.data
+            found[event.data.item, event.data.side] = RecordedScore(event.data, event.time_us)
     return found
 
 
-def scored_behaviours(
-    scores: Mapping[tuple[str, Side], AnswerScored], *, confidence: float = 0.95
-) -> list[ScoredBehaviour]:
+def score_trend(
+    scores: Iterable[RecordedScore], *, days: int = 7, confidence: float = 0.95
+) -> list[ScoreWindow]:
+    """Mean scores by window, oldest first, each beside the first: drift."""
+    windows: dict[int, list[AnswerScored]] = {}
+    for one in scores:
+        windows.setdefault(one.time_us // (days * DAY_US), []).append(one.data)
+    found: list[ScoreWindow] = []
+    first: Interval | None = None
+    spread = 1.0
+    for number, inside in sorted(windows.items()):
+        values = [one.score for one in inside]
+        mean = mean_interval(values, clusters=[one.question for one in inside], confidence=confidence)
+        half = 0.0  # the first window beside itself has not moved; the others are independent of it
+        if first is None:
+            first, spread = mean, float(np.std(values)) or 1.0
+        else:
+            half = math.hypot(mean.half, first.half) / spread
+        shift = (mean.estimate - first.estimate) / spread
+        drift = Interval(shift, shift - half, shift + half, mean.n, mean.clusters)
+        found.append(ScoreWindow(number * days * DAY_US, mean, drift))
+    return found
+
+
+def scored_behaviours(scores: Scores, *, confidence: float = 0.95) -> list[ScoredBehaviour]:
     """Mean score of each identity, the best first; all scores are of one scorer, as `read_scores` gives them."""
     by: dict[str, list[AnswerScored]] = {}
     for one in scores.values():
-        by.setdefault(one.behaviour or one.identity, []).append(one)
+        by.setdefault(one.data.behaviour or one.data.identity, []).append(one.data)
     rows = [
         ScoredBehaviour(
             of[0].scorer,
@@ -174,14 +219,18 @@ def scored_behaviours(
 
 
 def calibrate_scores(
-    scores: Mapping[tuple[str, Side], AnswerScored],
+    scores: Scores,
     people: Mapping[str, Sequence[str]],
     *,
     confidence: float = 0.95,
 ) -> RewardCalibration:
     """Set differences of scores beside votes (`a`, `b`, `tie`, `both_bad`) by item; raises `InvalidRequest` without votes."""
     rows = [
-        (scores[item, "a"].score - scores[item, "b"].score, POINTS[vote], scores[item, "a"].question)
+        (
+            scores[item, "a"].data.score - scores[item, "b"].data.score,
+            POINTS[vote],
+            scores[item, "a"].data.question,
+        )
         for item, votes in people.items()
         if (item, "a") in scores and (item, "b") in scores
         for vote in votes
