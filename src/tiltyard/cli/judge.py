@@ -183,14 +183,14 @@ command.add_command(score)
 command.add_command(experts)
 
 
-@command.command()
+@command.command(short_help="List the rubrics that come with tiltyard.")
 def rubrics() -> None:
     """List the rubrics that come with tiltyard."""
     for rubric in shipped_rubrics():
         click.echo(f"{rubric.name:20} {rubric.mode:9} {rubric.digest[:19]}  {rubric.description}")
 
 
-@command.command()
+@command.command(short_help="Judge items under a rubric, and report.")
 @click.argument("rubric")
 @click.argument("items")
 @asking_options
@@ -225,7 +225,7 @@ def run(
         show_run(report, done, planned)
 
 
-@command.command()
+@command.command(short_help="Judge a set again: has the judge drifted?")
 @click.argument("rubric")
 @click.argument("items")
 @asking_options
@@ -259,7 +259,7 @@ def sentinel(
         show_drift(drift)
 
 
-@command.command()
+@command.command(short_help="How often texts that ask for a verdict get it.")
 @click.argument("rubric")
 @click.argument("items")
 @asking_options
@@ -299,7 +299,7 @@ def attack(
         show_attacks(found)
 
 
-@command.command()
+@command.command(short_help="Report on every judge in the log.")
 @click.option("--judge", "name", help="Only this judge: name, digest or label.")
 @data_option
 @config_option

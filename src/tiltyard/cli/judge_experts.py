@@ -18,7 +18,7 @@ from tiltyard.judge.experts import give as give_review
 from tiltyard.judge.rubric import load_rubric
 
 
-@click.group()
+@click.group(short_help="Reviews by named people, blind, two an item.")
 def experts() -> None:
     """Reviews by named people, blind and two an item, where a judge is not enough. FORM is a rubric."""
 

@@ -22,7 +22,7 @@ from tiltyard.judge.rubric import load_rubric
 from tiltyard.judge.run import item_key
 
 
-@click.command()
+@click.command(short_help="Bias, agreement with people, both together.")
 @click.argument("rubric")
 @click.argument("items")
 @click.option(
@@ -79,7 +79,7 @@ def measure(
         show_measures(line, bias, agreement, rates, ranks)
 
 
-@click.command()
+@click.command(short_help="What an old judge means in a new one's terms.")
 @click.argument("old")
 @click.argument("new")
 @click.option("--rubric", help="Digest of the rubric, where a judge has judged under several.")
@@ -104,7 +104,7 @@ def bridge(
         show_bridge(built)
 
 
-@click.command()
+@click.command(short_help="How each identity did over time, by judge.")
 @click.option("--judge", "name", help="Only this judge: name, digest or label.")
 @click.option("--days", type=click.IntRange(1), default=7, show_default=True, help="Length of a window.")
 @data_option

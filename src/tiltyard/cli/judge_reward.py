@@ -39,7 +39,7 @@ from tiltyard.judge.run import item_key
 KINDS = ("preference", "likelihood", *SHAPES)
 
 
-@click.command()
+@click.command(short_help="Train a preference model on people's votes.")
 @click.argument("items", default=BATTLES)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws the folds.")
 @data_option
@@ -61,7 +61,7 @@ def train(items: str, seed: int, data: Path | None, config: Path | None, *, as_j
         show_training(training)
 
 
-@click.command()
+@click.command(short_help="Put numbers on answers, beside people's votes.")
 @click.argument("scorer", type=click.Choice(KINDS))
 @click.argument("items")
 @click.option("--judge", "name", default="", help="Model name, for a scorer that asks a server.")
