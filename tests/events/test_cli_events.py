@@ -18,17 +18,17 @@ from tiltyard.cli.main import main
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     EVENT_TYPES,
-    BattleShared,
-    BattleVoided,
-    ConsentGiven,
-    VoteWithdrawn,
     ApiKeyEnded,
     ApiKeyIssued,
+    BattleShared,
     BattleTurnFinished,
+    BattleVoided,
+    ConsentGiven,
     LeaderboardPublished,
     RulesetAdopted,
     SubjectErased,
     TenantSet,
+    VoteWithdrawn,
     WorkerReady,
     WorkerStopped,
 )

@@ -20,6 +20,7 @@ VERBS = {
     "leaderboard": "Print the leaderboard that the votes give, or publish it under its digest.",
     "arena": "Say how the arena is doing: draws, failures, delays.",
     "rules": "Show which votes count, which do not and why, and what other rules would change.",
+    "judge": "Ask a model which answer is better, and measure how far it can be believed.",
     "data": "Find and replace what names a person in a text.",
     "events": "Read, verify and rebuild the event log.",
     "replay": "Make a recorded answer, battle or leaderboard again and compare it.",

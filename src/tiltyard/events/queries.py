@@ -223,6 +223,17 @@ class Queries:
             raise NotFound(f"no event has the id {event_id!r}")
         return stored_event(row)
 
+    def known_keys(self, keys: Collection[str]) -> set[str]:
+        """Return those of some unique keys that are in the log: what need not be done again."""
+        wanted, known = list(keys), set[str]()
+        with self._database.reading() as connection:
+            for start in range(0, len(wanted), PAGE_EVENTS):
+                query = select(events.c.unique_key).where(
+                    events.c.unique_key.in_(wanted[start : start + PAGE_EVENTS])
+                )
+                known.update(str(key) for (key,) in connection.execute(query))
+        return known
+
     def last_sequence(self) -> int:
         """Return the sequence of the newest event, 0 when there is none."""
         with self._database.reading() as connection:

@@ -13,6 +13,7 @@ from tiltyard.events.schema import (
     ChoiceOutcome,
     ContentRef,
     Contestant,
+    JudgedSide,
     PublishedName,
     StructureRef,
     ToolRef,
@@ -31,6 +32,7 @@ PARTS: tuple[type[Frozen], ...] = (
     ToolRef,
     Contestant,
     PublishedName,
+    JudgedSide,
 )
 """Values inside events that have a table of their own."""
 
