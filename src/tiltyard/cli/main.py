@@ -19,6 +19,7 @@ VERBS = {
     "tenants": "Show and set what each tenant may use.",
     "leaderboard": "Print the leaderboard that the votes give.",
     "rules": "Show which votes count, which do not and why, and what other rules would change.",
+    "eval": "Ask a fixed set, compare identities item by item, and write a report.",
     "events": "Read, verify and rebuild the event log.",
     "replay": "Make a recorded answer or battle again and compare it.",
     "bench": "Measure the kernels on this machine, against its own ceilings.",

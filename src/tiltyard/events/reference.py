@@ -13,6 +13,7 @@ from tiltyard.events.schema import (
     ChoiceOutcome,
     ContentRef,
     Contestant,
+    EvalVerdict,
     StructureRef,
     ToolRef,
     ToolsRef,
@@ -22,7 +23,15 @@ from tiltyard.identity.manifest import Frozen
 BEGIN = "<!-- tables: written by python -m tiltyard.events.reference docs/events.md -->\n"
 END = "<!-- end of tables -->\n"
 
-PARTS: tuple[type[Frozen], ...] = (ContentRef, ChoiceOutcome, StructureRef, ToolsRef, ToolRef, Contestant)
+PARTS: tuple[type[Frozen], ...] = (
+    ContentRef,
+    ChoiceOutcome,
+    StructureRef,
+    ToolsRef,
+    ToolRef,
+    Contestant,
+    EvalVerdict,
+)
 """Values inside events that have a table of their own."""
 
 
