@@ -27,7 +27,8 @@ def check_code(check: Code, answer: str, *, allowed: bool) -> Verdict:
     if ran.ended == "ok" and ran.output.rstrip().endswith(word):
         return Verdict("code", 1.0)
     code = {"ok": "ended_early", "failed": "failed", "timeout": "timeout", "killed": "over_limit"}[ran.ended]
-    return Verdict("code", 0.0, code, ran.output.replace(word, "")[-600:].strip())
+    last = [line for line in ran.output.replace(word, "").splitlines() if line.strip()][-3:]
+    return Verdict("code", 0.0, code, "\n".join(last)[-600:])
 
 
 def code_of(check: Code, answer: str) -> str:
