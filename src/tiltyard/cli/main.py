@@ -21,6 +21,7 @@ VERBS = {
     "arena": "Say how the arena is doing: draws, failures, delays.",
     "rules": "Show which votes count, which do not and why, and what other rules would change.",
     "judge": "Ask a model which answer is better, and measure how far it can be believed.",
+    "eval": "Ask a fixed set, compare identities item by item, and write a report.",
     "data": "Find and replace what names a person in a text.",
     "events": "Read, verify and rebuild the event log.",
     "replay": "Make a recorded answer, battle or leaderboard again and compare it.",

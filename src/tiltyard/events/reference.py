@@ -13,6 +13,7 @@ from tiltyard.events.schema import (
     ChoiceOutcome,
     ContentRef,
     Contestant,
+    EvalVerdict,
     JudgedSide,
     PublishedName,
     StructureRef,
@@ -33,6 +34,7 @@ PARTS: tuple[type[Frozen], ...] = (
     Contestant,
     PublishedName,
     JudgedSide,
+    EvalVerdict,
 )
 """Values inside events that have a table of their own."""
 
