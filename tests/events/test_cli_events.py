@@ -11,24 +11,24 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from event_samples import SOURCE, embedded, generation, opened, registered, tamper, turn, vote
+from event_samples import SOURCE, embedded, eval_events, generation, opened, registered, tamper, turn, vote
 
 import tiltyard
 from tiltyard.cli.main import main
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     EVENT_TYPES,
-    BattleShared,
-    BattleVoided,
-    ConsentGiven,
-    VoteWithdrawn,
     ApiKeyEnded,
     ApiKeyIssued,
+    BattleShared,
     BattleTurnFinished,
+    BattleVoided,
+    ConsentGiven,
     LeaderboardPublished,
     RulesetAdopted,
     SubjectErased,
     TenantSet,
+    VoteWithdrawn,
     WorkerReady,
     WorkerStopped,
 )
@@ -119,6 +119,7 @@ def test_every_type_has_a_readable_line(tmp_path: Path) -> None:
         WorkerReady(worker="w", identities={"plum": "sha256:1"}, load_ms=1.0),
         WorkerStopped(worker="w", reason="line one\nline two"),
         SubjectErased(erased="s", keys_destroyed=1, reason="asked"),
+        *eval_events(),
     ]
     with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
         for event in events:

@@ -25,7 +25,14 @@ from event_samples import (
 from tiltyard.errors import ConfigurationError, Conflict, InvalidRequest, NotFound, StorageFailed
 from tiltyard.events.log import EventLog
 from tiltyard.events.queries import PAGE_EVENTS, PairCount, TokenUsage
-from tiltyard.events.schema import ApiKeyEnded, ApiKeyIssued, TenantSet, VoteCast, VoteWithdrawn, WorkerStopped
+from tiltyard.events.schema import (
+    ApiKeyEnded,
+    ApiKeyIssued,
+    TenantSet,
+    VoteCast,
+    VoteWithdrawn,
+    WorkerStopped,
+)
 from tiltyard.identity.canonical import canonical_json
 
 

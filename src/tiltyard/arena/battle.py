@@ -22,7 +22,9 @@ from contextlib import contextmanager
 from tiltyard.arena.after_vote import check_link, share, withdraw
 from tiltyard.arena.answering import answer_side
 from tiltyard.arena.consent import Consents
+from tiltyard.arena.health import AppendTimes
 from tiltyard.arena.identity_leak import leaks, names_of
+from tiltyard.arena.language import language_of
 from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Draw, Entrant, Randomness, different, draw
 from tiltyard.arena.restore import restore, words_gone
@@ -84,8 +86,12 @@ class Arena:
         outages: Outages | None = None,
         sessions: SessionLimits | None = None,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        appends: AppendTimes | None = None,
     ) -> None:
-        """`pairing` draws the pair: without it each is as likely as any other; no `sessions`, no limits by the hour."""
+        """`pairing` draws the pair: without it each is as likely as any other; no `sessions`, no limits by the hour.
+
+        `appends` takes in how long each vote took to be durable.
+        """
         self.log = log
         self.client = client
         self.contestants = contestants
@@ -97,6 +103,7 @@ class Arena:
         self._pairing = pairing or _uniform
         self._outages = outages or Outages()
         self._sessions = sessions
+        self._appends = appends or AppendTimes()
         self._networks = NetworkKeys()
         self._battles: OrderedDict[str, Battle] = OrderedDict()
         self._opening: Counter[str] = Counter()
@@ -195,6 +202,7 @@ class Arena:
                 side_probability=battle.side_probability,
                 policy=drawn.policy,
                 slice=drawn.slice,
+                language=language_of(message),
                 network=network,
                 prompt_digest=self._prompt_digest(message),
                 pace=pace,
@@ -288,7 +296,15 @@ class Arena:
                 asked,
             )
         ]
-        return await cast(self.log, battle, token=token, choice=choice, leaks=tuple(leaked), cut=tuple(cut))
+        return await cast(
+            self.log,
+            battle,
+            token=token,
+            choice=choice,
+            leaks=tuple(leaked),
+            cut=tuple(cut),
+            took=self._appends.note,
+        )
 
     def _prompt_digest(self, message: str) -> str:
         """Name a first message however it is spaced and capitalised, for whoever has the master key alone."""

@@ -27,6 +27,10 @@ from tiltyard.events.schema import (
     BattleTurnStarted,
     BattleVoided,
     ConsentGiven,
+    EvalItemFailed,
+    EvalItemFinished,
+    EvalRunFinished,
+    EvalRunStarted,
     EventData,
     GenerationFinished,
     IdentityRegistered,
@@ -232,6 +236,15 @@ def _gist(data: EventData) -> str:
             return ", ".join(f"{key} = {value}" for key, value in data.terms.items()) or "no limits"
         case SubjectErased():
             return f"{data.keys_destroyed} keys destroyed: {data.reason}"
+        case EvalRunStarted():
+            return f"{data.set_name} ({data.items} items) asked of {data.alias}, {_short(data.behaviour)}"
+        case EvalItemFinished():
+            said = "unscored" if data.score is None else f"{data.score:g}"
+            return f"{data.item}, sample {data.sample}: {said}, {data.completion_tokens} tokens"
+        case EvalItemFailed():
+            return f"{data.item}, sample {data.sample}: {data.error}"
+        case EvalRunFinished():
+            return f"{data.samples} samples, {data.scored} scored, {data.failed} failed"
         case _:
             return json.dumps(data.model_dump(mode="json"), ensure_ascii=False)
 

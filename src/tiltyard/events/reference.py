@@ -13,6 +13,9 @@ from tiltyard.events.schema import (
     ChoiceOutcome,
     ContentRef,
     Contestant,
+    EvalVerdict,
+    JudgedSide,
+    PublishedName,
     StructureRef,
     ToolRef,
     ToolsRef,
@@ -22,7 +25,17 @@ from tiltyard.identity.manifest import Frozen
 BEGIN = "<!-- tables: written by python -m tiltyard.events.reference docs/events.md -->\n"
 END = "<!-- end of tables -->\n"
 
-PARTS: tuple[type[Frozen], ...] = (ContentRef, ChoiceOutcome, StructureRef, ToolsRef, ToolRef, Contestant)
+PARTS: tuple[type[Frozen], ...] = (
+    ContentRef,
+    ChoiceOutcome,
+    StructureRef,
+    ToolsRef,
+    ToolRef,
+    Contestant,
+    PublishedName,
+    JudgedSide,
+    EvalVerdict,
+)
 """Values inside events that have a table of their own."""
 
 
