@@ -25,6 +25,7 @@ from tiltyard.events.schema import (
     RulesetAdopted,
     SubjectErased,
     TenantSet,
+    VoteReviewed,
     WorkerReady,
     WorkerStopped,
 )
@@ -111,6 +112,7 @@ def test_every_type_has_a_readable_line(tmp_path: Path) -> None:
         WorkerReady(worker="w", identities={"plum": "sha256:1"}, load_ms=1.0),
         WorkerStopped(worker="w", reason="line one\nline two"),
         SubjectErased(erased="s", keys_destroyed=1, reason="asked"),
+        VoteReviewed(of="voter", name="voter_1", decision="keep", reason="honest", by="ann"),
     ]
     with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
         for event in events:

@@ -33,6 +33,7 @@ from tiltyard.events.schema import (
     TenantSet,
     TextsEmbedded,
     VoteCast,
+    VoteReviewed,
     WorkerReady,
     WorkerStopped,
 )
@@ -196,6 +197,8 @@ def _gist(data: EventData) -> str:
             return f"turn {data.turn}, attempt {data.attempt}, a: {data.finish_a}, b: {data.finish_b}"
         case VoteCast():
             return f"{data.choice} (a={data.identity_a}, b={data.identity_b}) after {data.turns} turns"
+        case VoteReviewed():
+            return f"{data.decision} this {data.of}, says {data.by}: {data.reason}"
         case RulesetAdopted():
             return f"{data.ruleset}: {data.votes_after} votes count, {data.votes_before} before"
         case LeaderboardPublished():
