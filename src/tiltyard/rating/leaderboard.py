@@ -87,6 +87,13 @@ class LeaderboardRow:
         """Half the interval."""
         return None if self.upper is None or self.lower is None else (self.upper - self.lower) / 2
 
+    @property
+    def not_separable(self) -> int:
+        """Ranked models from which no significant difference tells it; 0 without a rank."""
+        if self.rank_by_differences is None or self.rank_by_differences_worst is None:
+            return 0
+        return self.rank_by_differences_worst - self.rank_by_differences
+
     def to_json(self) -> dict[str, Json]:
         """Return the row as the API shows it."""
         model = self.model
@@ -112,6 +119,7 @@ class LeaderboardRow:
             "ties": self.ties,
             "both_bad": self.both_bad,
             "votes_needed": self.votes_needed,
+            "not_separable": self.not_separable,
             "notes": list(self.notes),
             "organization": model.organization,
             "license": model.license,
