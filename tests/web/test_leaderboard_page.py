@@ -384,7 +384,7 @@ def test_every_choice_of_the_page_is_a_link_and_reaches_the_numbers(start: Start
     register(log)
     cast(log)
     for number in range(12):
-        vote(log, 2000 + number, 0, 1, "b" if number % 3 else "a", turns=2)
+        vote(log, 2000 + number, 1, 0, "b" if number % 3 else "a", turns=2)
     client = start()
     page = client.get("/leaderboard").text
     for address in ("window=30d", "where=turns%3E%3D2", "control=style", "by_voter=yes", "both_bad=drop"):

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Final, NamedTuple
 
 from tiltyard.arena.language import UNDECIDED
 from tiltyard.events.log import EventLog
 from tiltyard.events.queries import VoteRow
-from tiltyard.events.schema import BattleOpened, IdentityRegistered, SubjectErased, VoteCast
+from tiltyard.events.schema import BattleOpened, IdentityRegistered, SubjectErased, VoteCast, VoteWithdrawn
 from tiltyard.rating.admission import Admitted, Window
 from tiltyard.rating.ruleset import Judged, Ruleset, admit_judged, admit_under, judge
 
-_KEPT: Final = (BattleOpened, VoteCast, IdentityRegistered, SubjectErased)
+_KEPT: Final = (BattleOpened, VoteCast, VoteWithdrawn, IdentityRegistered, SubjectErased)
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class RecordedVoteRow(VoteRow):
     network: str
     prompt_digest: str
     leaked: bool
+    withdrawn: bool
     seconds: float | None
     """From the opening of the battle to the vote; `None` when no opening is in the log."""
     language: str
@@ -59,15 +60,18 @@ class RecordedVotes:
     def __init__(self, log: EventLog, ruleset: Ruleset) -> None:
         self.ruleset = ruleset
         self.log = log
-        self._votes: list[RecordedVoteRow] = []
+        self._votes: dict[str, RecordedVoteRow] = {}
+        """By battle, oldest first."""
+        self._withdrawn: dict[str, int] = {}
+        """Log position of each withdrawal, by battle."""
         self._identities: list[tuple[int, IdentityRegistered]] = []
         self._openings: dict[str, _Opening] = {}
         """Of battles without a vote yet."""
         self._erasures = 0
         self._sequence = 0
         self._one_reader = Lock()
-        self._judged: tuple[int, Judged] | None = None
-        """How many votes were judged last, and the judgement."""
+        self._judged: tuple[tuple[int, int], Judged] | None = None
+        """How many votes were judged last and how many of them were withdrawn, and the judgement."""
         self._one_judge = Lock()
 
     def votes(self, *, read_to: int | None = None) -> list[RecordedVoteRow]:
@@ -75,7 +79,13 @@ class RecordedVotes:
         votes = self.read().votes
         if read_to is None:
             return votes
-        return votes[: bisect_right(votes, read_to, key=lambda vote: vote.sequence)]
+        known = votes[: bisect_right(votes, read_to, key=lambda vote: vote.sequence)]
+        return [self._as_of(vote, read_to) for vote in known]
+
+    def _as_of(self, vote: RecordedVoteRow, read_to: int) -> RecordedVoteRow:
+        """The vote as the log had it then: one that was taken back later still stood."""
+        later = vote.withdrawn and self._withdrawn[vote.battle] > read_to
+        return replace(vote, withdrawn=False) if later else vote
 
     def read(self) -> Reading:
         """Follow the log to its end; return all that boards are made of, and the log position of the last of it."""
@@ -93,10 +103,16 @@ class RecordedVotes:
                         )
                     case VoteCast() as vote:
                         opening = self._openings.pop(vote.battle, None)
-                        self._votes.append(_row(vote, opening, event.sequence, event.time_us, event.tenant))
+                        self._votes[vote.battle] = _row(
+                            vote, opening, event.sequence, event.time_us, event.tenant
+                        )
+                    case VoteWithdrawn() as taken_back if taken_back.battle in self._votes:
+                        row = self._votes[taken_back.battle]
+                        self._votes[taken_back.battle] = replace(row, withdrawn=True)
+                        self._withdrawn[taken_back.battle] = event.sequence
                     case _:
                         pass  # a later version of either, which this one cannot read
-            return Reading(list(self._votes), list(self._identities), self._erasures, self._sequence)
+            return Reading(list(self._votes.values()), list(self._identities), self._erasures, self._sequence)
 
     def judged(self, votes: list[RecordedVoteRow], ruleset: Ruleset | None = None) -> Judged:
         """Say which of the votes count, under the ruleset in force or another; the first `len(votes)` of the log."""
@@ -116,10 +132,11 @@ class RecordedVotes:
         return self._judge(self.votes())
 
     def _judge(self, votes: list[RecordedVoteRow]) -> Judged:
-        """Judge once for each number of votes: the log only grows."""
+        """Judge once for each change of the votes: both numbers only grow."""
+        state = len(votes), sum(vote.withdrawn for vote in votes)
         with self._one_judge:
-            if self._judged is None or self._judged[0] != len(votes):
-                self._judged = len(votes), judge(votes, self.ruleset)
+            if self._judged is None or self._judged[0] != state:
+                self._judged = state, judge(votes, self.ruleset)
             return self._judged[1]
 
 
@@ -143,6 +160,7 @@ def _row(
         network="" if opening is None else opening.network,
         prompt_digest="" if opening is None else opening.prompt_digest,
         leaked=bool(vote.leaks),
+        withdrawn=False,
         seconds=None if opening is None else (time_us - opening.time_us) / 1e6,
         language=(opening.language if opening is not None else "") or UNDECIDED,
         generations_a=vote.generations_a,

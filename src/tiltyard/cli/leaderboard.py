@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from tiltyard.arena import publication
 from tiltyard.arena.boards import Boards, Question
 from tiltyard.arena.recorded_votes import RecordedVotes
+from tiltyard.cli.leaderboard_sensors import show_sensors
 from tiltyard.cli.leaderboard_tables import console_of_output, pairs_table, show, show_elo, show_history
 from tiltyard.cli.options import config_option, data_option
 from tiltyard.cli.rulesets import ruleset_of
@@ -173,6 +174,11 @@ def question_of(settings: Settings, given: Given, *, simultaneous: bool) -> Ques
     "--pairs", type=click.IntRange(1), help="Print so many least connected and most surprising pairs."
 )
 @click.option(
+    "--sensors",
+    is_flag=True,
+    help="Print speed, memory, cost, refusals and other sources beside each rating of the log.",
+)
+@click.option(
     "--elo", is_flag=True, help="Print online Elo instead, and how far the order of votes moves it."
 )
 @click.option(
@@ -195,6 +201,7 @@ def command(
     rolling: int | None,
     step: int,
     pairs: int | None,
+    sensors: bool,
     elo: bool,
     elo_constants: str,
     as_json: bool,
@@ -230,6 +237,13 @@ def command(
         return
     if connected:
         rated.ratings.refuse_unconnected()
+    if sensors:
+        if votes_file is not None:
+            raise InvalidRequest(
+                "a votes file has no generations to measure; leave out --votes or --sensors.", param="sensors"
+            )
+        show_sensors(settings, board, as_json)
+        return
     matrix = win_matrix(rated.counts, rated.ratings, tie_strength=rated.tie_strength) if pairs else None
     if as_json:
         body = board.to_json()

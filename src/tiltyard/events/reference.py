@@ -13,6 +13,8 @@ from tiltyard.events.schema import (
     ChoiceOutcome,
     ContentRef,
     Contestant,
+    EvalVerdict,
+    JudgedSide,
     PublishedName,
     StructureRef,
     ToolRef,
@@ -31,6 +33,8 @@ PARTS: tuple[type[Frozen], ...] = (
     ToolRef,
     Contestant,
     PublishedName,
+    JudgedSide,
+    EvalVerdict,
 )
 """Values inside events that have a table of their own."""
 
