@@ -73,7 +73,11 @@ def make_pages(running: Running) -> Starlette:
         log=log,
         client=running.client,
         contestants=lambda: entrants(running),
-        routes=[*board, *sensors, *health_routes(health)],
+        routes=[
+            *sensors,
+            *board,
+            *health_routes(health),
+        ],  # a board's name could be any word, so it comes last
         pairing=InformedPairing(log, pairing),
         sessions=SessionLimits(running.settings.file.arena.sessions),
         outages=Outages(failures=pairing.outage_failures, rest_s=pairing.outage_rest_s),
