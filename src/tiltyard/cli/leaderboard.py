@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import click
 
+from tiltyard.arena.importing.board import DECLARED, declared_key, imported_board
 from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.cli.answer_traits import LACKING, answer_traits
 from tiltyard.cli.leaderboard_tables import console_of_output, pairs_table, show, show_elo, show_history
@@ -21,6 +23,7 @@ from tiltyard.cli.vote_files import read_votes
 from tiltyard.errors import InvalidRequest
 from tiltyard.events.log import EventLog
 from tiltyard.events.queries import VoteRow
+from tiltyard.identity.canonical import Json
 from tiltyard.rating.admission import MICROSECONDS_PER_DAY, Window
 from tiltyard.rating.counts import BothBad
 from tiltyard.rating.elo import EloConstants, elo_spread
@@ -41,6 +44,18 @@ FILE_RULESET = "every-row-of-a-file/1"
 @config_option
 @click.option(
     "--votes", "votes_file", type=click.Path(path_type=Path), help="Rate a CSV file instead of the log."
+)
+@click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    help="Rate an imported source instead of the arena's own votes; may be given several times.",
+)
+@click.option(
+    "--judge", help="With --source: rate the verdicts of this judge model instead of people's votes."
+)
+@click.option(
+    "--same-names", is_flag=True, help="With --source: take equal names in several sources for one model."
 )
 @click.option("--window", default="all", show_default=True, help="'all', or the last days, such as 30d.")
 @click.option(
@@ -126,6 +141,9 @@ def command(  # noqa: PLR0917  # click passes names
     data: Path | None,
     config: Path | None,
     votes_file: Path | None,
+    sources: tuple[str, ...],
+    judge: str | None,
+    same_names: bool,
     window: str,
     both_bad: BothBad,
     minimum_votes: int | None,
@@ -156,10 +174,16 @@ def command(  # noqa: PLR0917  # click passes names
     pair_probability are used where an option needs them, all others are traits for --where and --control.
     """
     settings = load_settings(config, data_dir=data)
+    if sources and votes_file is not None:
+        raise InvalidRequest("--source and --votes are two places; give one of them.", param="source")
+    if (judge is not None or same_names) and not sources:
+        raise InvalidRequest(
+            "--judge and --same-names say how to read --source; give that too.", param="source"
+        )
     options = RatingOptions(
         both_bad=both_bad,
         ties=ties,
-        anchor=None if anchor is None else _anchor(anchor),
+        anchor=None if anchor is None else _anchor(anchor, sources, same_names),
         confidence=confidence,
         conditions=tuple(Condition.parse(text) for text in conditions),
         weights=tuple(Weight.parse(text) for text in weights),
@@ -170,11 +194,12 @@ def command(  # noqa: PLR0917  # click passes names
         seed=seed,
     )
     now_us = time.time_ns() // 1000
-    source = (
-        read_log(settings, Window.parse(window), now_us, controls)
-        if votes_file is None
-        else read_file(votes_file, Window.parse(window), unknown)
-    )
+    if sources:
+        source = read_sources(settings, sources, judge, same_names, Window.parse(window))
+    elif votes_file is not None:
+        source = read_file(votes_file, Window.parse(window), unknown)
+    else:
+        source = read_log(settings, Window.parse(window), now_us, controls)
     if elo:
         spread = elo_spread(
             where(source.votes, options.conditions), seed=seed, constants=parse_constants(elo_constants)
@@ -185,9 +210,9 @@ def command(  # noqa: PLR0917  # click passes names
         windows = list(rate_over_time(source.votes, options, days=rolling, step_days=step))
         show_history(windows, {model.key: model.name for model in source.models}, as_json)
         return
-    # A vote's age is taken when the newest of a file was cast, and now for a log, which goes on.
+    # A vote's age is taken when the newest of a file was cast, and now for the arena's own votes, which go on.
     times = source.votes.time_us
-    if votes_file is not None and times is not None and len(times):
+    if (votes_file is not None or sources) and times is not None and len(times):
         now_us = int(times.max())
     rated = rate(source.votes, options, now_us=now_us)
     if connected:
@@ -199,7 +224,7 @@ def command(  # noqa: PLR0917  # click passes names
         evidence=source.evidence,
         minimum_votes=minimum_votes or settings.file.arena.minimum_votes,
         simultaneous=simultaneous,
-        details=rated.details,
+        details={**rated.details, **source.details},
     )
     matrix = win_matrix(rated.counts, rated.ratings, tie_strength=rated.tie_strength) if pairs else None
     if as_json:
@@ -223,6 +248,24 @@ class Source(NamedTuple):
     votes: Votes
     models: Sequence[RatedModel]
     evidence: Evidence
+    details: Mapping[str, Json] = MappingProxyType({})
+    """What the board says of its sources."""
+
+
+def read_sources(
+    settings: Settings, sources: Sequence[str], judge: str | None, same_names: bool, window: Window
+) -> Source:
+    """Read imported votes, or verdicts of a judge; raises `NotFound` for a source that is not there."""
+    with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
+        board = imported_board(log, sources, judge=judge, same_names=same_names, window=window)
+    evidence = Evidence(
+        ruleset=board.ruleset,
+        window=str(window),
+        first_sequence=board.first_sequence,
+        last_sequence=board.last_sequence,
+        excluded=board.excluded,
+    )
+    return Source(board.votes, board.models, evidence, board.details)
 
 
 def read_log(settings: Settings, window: Window, now_us: int, controls: tuple[str, ...] = ()) -> Source:
@@ -301,8 +344,10 @@ def parse_constants(text: str) -> EloConstants:
     return EloConstants(**given)
 
 
-def _anchor(text: str) -> tuple[str, float]:
+def _anchor(text: str, sources: Sequence[str], same_names: bool) -> tuple[str, float]:
     name, _, points = text.rpartition("=")
+    if sources and not name.startswith(DECLARED):
+        name = declared_key("" if same_names else sources[0], name)
     try:
         return name, float(points)
     except ValueError:

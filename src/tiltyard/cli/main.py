@@ -18,6 +18,7 @@ VERBS = {
     "keys": "Make, list, rotate and revoke API keys.",
     "tenants": "Show and set what each tenant may use.",
     "leaderboard": "Print the leaderboard that the votes give.",
+    "votes": "Take in votes that others collected, list and withdraw them, write votes out.",
     "rules": "Show which votes count, which do not and why, and what other rules would change.",
     "events": "Read, verify and rebuild the event log.",
     "replay": "Make a recorded answer or battle again and compare it.",
