@@ -66,8 +66,8 @@ def test_an_lmarena_file_comes_in_with_all_that_its_columns_say(log: EventLog, t
     assert first.traits == {
         "language": "English",
         "is_code": True,
-        "dedup_tag.high_freq": False,
-        "dedup_tag.sampled": True,
+        "dedup_tag/high_freq": False,
+        "dedup_tag/sampled": True,
         "length_a": 4.0,
         "headers_a": 1.0,
         "bold_a": 1.0,

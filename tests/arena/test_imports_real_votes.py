@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from sqlalchemy import select
 
 from tiltyard.arena.importing.board import declared_key, imported_board
 from tiltyard.arena.importing.run import import_votes
@@ -112,24 +113,25 @@ def test_ratings_of_imported_votes_equal_the_tight_runs_of_arena_rank(
 
 
 def test_rebuilding_from_the_events_gives_the_live_tables_of_all_imported_votes(imported: EventLog) -> None:
-    def rows() -> dict[str, list[tuple[object, ...]]]:
-        with imported._database.reading() as connection:
+    with closing(
+        sqlite3.connect(Path(imported._database.name))
+    ) as database:  # far faster than by way of SQLAlchemy
+
+        def rows() -> dict[str, list[tuple[object, ...]]]:
             return {
-                table.name: [
-                    tuple(row) for row in connection.execute(select(table).order_by(*table.primary_key))
-                ]
-                for table in PROJECTIONS
+                name: database.execute(f"SELECT * FROM {name} ORDER BY 1, 2").fetchall()
+                for name in (table.name for table in PROJECTIONS)
             }
 
-    live = rows()
-    assert {name: len(found) for name, found in live.items() if found} == {
-        "imports": 4,
-        "imported_votes": 25_938 + 8_931,
-        "imported_judgments": 66_387,
-        "imported_pairs": 3_460,
-    }
-    assert imported.rebuild() == 35 + 4 * 2 + 67 + 4  # batches of 1,000, a start and an end for each file
-    assert rows() == live
+        live = rows()
+        assert {name: len(found) for name, found in live.items() if found} == {
+            "imports": 4,
+            "imported_votes": 25_938 + 8_931,
+            "imported_judgments": 66_387,
+            "imported_pairs": 3_460,
+        }
+        assert imported.rebuild() == 35 + 4 * 2 + 67 + 4  # batches of 1,000, a start and an end for each file
+        assert rows() == live
 
 
 def test_intervals_can_be_clustered_by_the_124_imported_workers(imported: EventLog) -> None:

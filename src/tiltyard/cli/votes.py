@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
@@ -12,6 +15,7 @@ import click
 
 from tiltyard.arena.importing.export import FORMATS as EXPORT_FORMATS
 from tiltyard.arena.importing.export import ExportFormat, ExportTerms, export_votes
+from tiltyard.arena.importing.records import write_parquet
 from tiltyard.arena.importing.run import BadRows, import_votes, withdraw
 from tiltyard.arena.importing.terms import FORMATS, VOTERS, Format, Terms, Voters
 from tiltyard.cli.options import config_option, data_option
@@ -183,9 +187,14 @@ def export_file(  # noqa: PLR0917  # click passes names
 ) -> None:
     """Write votes as others read them; what is written can be imported again.
 
-    Words and network pseudonyms are left out unless they are asked for, and go to a file that only its owner can read.
+    With an --output that ends in .parquet rows are written as Parquet (lmarena, fastchat, mtbench, research). Words and
+    network pseudonyms are left out unless they are asked for, and go to a file that only its owner can read.
     """
     settings = load_settings(config, data_dir=data)
+    if output is not None and output.suffix.lower() == ".parquet" and form in {"csv", "counts", "pairs"}:
+        raise click.UsageError(
+            f"the format {form} is no Parquet; lmarena, fastchat, mtbench and research can be."
+        )
     terms = ExportTerms(form, source=source, text=text, network=network)
     with (
         EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log,
@@ -198,37 +207,34 @@ def export_file(  # noqa: PLR0917  # click passes names
                 )
             export_votes(log, ruleset_of(settings), terms, sys.stdout, waiting.show)
             return
-        with private_file(output, force=force) as stream:
-            written = export_votes(log, ruleset_of(settings), terms, stream, waiting.show)
+        with private_file(output, force=force) as part:
+            if output.suffix.lower() == ".parquet":
+                lines = io.StringIO()
+                written = export_votes(log, ruleset_of(settings), terms, lines, waiting.show)
+                write_parquet(part, [json.loads(line) for line in lines.getvalue().splitlines()])
+            else:
+                with part.open("w", encoding="utf-8", newline="") as stream:
+                    written = export_votes(log, ruleset_of(settings), terms, stream, waiting.show)
     click.echo(f"{written.rows:,} rows in {output}")
     if written.lacking:
         click.echo(f"  {written.lacking:,} of them without words, which were erased or never kept")
 
 
-class private_file:  # noqa: N801  # used as a verb
-    """A new text file, mode 0600, that is there whole or not at all."""
-
-    def __init__(self, path: Path, *, force: bool) -> None:
-        if path.exists() and not force:
-            raise click.UsageError(f"{path} is there already; --force replaces it.")
-        self._path = path
-        self._part = path.with_name(path.name + ".part")
-
-    def __enter__(self) -> TextIO:
-        try:
-            self._part.touch(mode=0o600)
-            self._part.chmod(0o600)
-            self._stream = self._part.open("w", encoding="utf-8", newline="")
-        except OSError as error:
-            raise click.UsageError(f"{self._part} cannot be written: {error.strerror}.") from None
-        return self._stream
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._stream.close()
-        if kind is None:
-            self._part.replace(self._path)
-        else:
-            self._part.unlink()
+@contextmanager
+def private_file(path: Path, *, force: bool) -> Iterator[Path]:
+    """Give a new file, mode 0600, to write to; it is at `path` whole or not at all."""
+    if path.exists() and not force:
+        raise click.UsageError(f"{path} is there already; --force replaces it.")
+    part = path.with_name(path.name + ".part")
+    try:
+        part.touch(mode=0o600)
+        part.chmod(0o600)
+        yield part
+        part.replace(path)
+    except OSError as error:
+        raise click.UsageError(f"{path} cannot be written: {error.strerror}.") from None
+    finally:
+        part.unlink(missing_ok=True)
 
 
 class Waiting:

@@ -58,6 +58,7 @@ def battle_reader(terms: Terms, pseudonym: Pseudonym) -> Reader:
         ours: (terms.columns[ours],) if ours in terms.columns else names for ours, names in COLUMNS.items()
     }
     rich = terms.format == "lmarena"
+    vocabulary = terms.vocabulary
 
     def read(record: Record) -> Taken:
         fields = record.fields
@@ -66,7 +67,7 @@ def battle_reader(terms: Terms, pseudonym: Pseudonym) -> Reader:
             raise Fault(
                 "same_model", names["model_b"][0], f"both models are {a!r}; such a vote compares nothing."
             )
-        choice = _winner(fields, names["winner"][0], terms)
+        choice = _winner(fields, names["winner"][0], vocabulary)
         id_field, id_value = first_of(fields, names["id"])
         battle = None if id_value is None else text_of(id_value, id_field)
         time_field, time_value = first_of(fields, names["time"])
@@ -115,9 +116,9 @@ def battle_reader(terms: Terms, pseudonym: Pseudonym) -> Reader:
     return read
 
 
-def _winner(fields: Fields, column: str, terms: Terms) -> Outcome:
+def _winner(fields: Fields, column: str, vocabulary: Mapping[str, Outcome]) -> Outcome:
     if column in fields or _ONE_HOT[0][0] not in fields:
-        return outcome(fields.get(column), column, terms.vocabulary)
+        return outcome(fields.get(column), column, vocabulary)
     set_to = [meaning for one, meaning in _ONE_HOT if str(fields.get(one)).lower() in {"1", "1.0", "true"}]
     if len(set_to) != 1:
         raise Fault(
@@ -127,6 +128,8 @@ def _winner(fields: Fields, column: str, terms: Terms) -> Outcome:
 
 
 def _words(fields: Fields) -> dict[str, Json] | None:
+    if "conversation_a" not in fields and "response_a" not in fields:
+        return None
     a, b = (conversation(fields.get(f"conversation_{side}")) for side in "ab")
     if a is None and b is None and "response_a" in fields:
         prompts, a_said, b_said = (_texts(fields.get(one)) for one in ("prompt", "response_a", "response_b"))
@@ -182,7 +185,7 @@ def _traits(
 
 def _marks(path: str, value: object) -> list[tuple[str, bool | float]]:
     if isinstance(value, dict):
-        return [found for key, inner in value.items() for found in _marks(f"{path}.{key}"[:80], inner)]
+        return [found for key, inner in value.items() for found in _marks(f"{path}/{key}"[:80], inner)]
     if isinstance(value, bool):
         return [(path, value)]
     return [(path, float(value))] if isinstance(value, int | float) and abs(value) < 1e15 else []

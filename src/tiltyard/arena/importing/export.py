@@ -335,7 +335,7 @@ def _flat(row: _Row) -> dict[str, Json]:
 def _lmarena(row: _Row, words: tuple[Messages, Messages] | None) -> dict[str, Json]:
     body = _flat(row)
     for name, value in row.traits.items():  # marks go back to the depth that they came from
-        *path, last = name.split(".")
+        *path, last = name.split("/")
         if path and path[0] in {"dedup_tag", "category_tag", "conv_metadata"}:
             place: dict[str, Json] = body
             for step in path:
