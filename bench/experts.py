@@ -191,7 +191,7 @@ def main() -> None:
     parser.add_argument("--batches", default="1,8")
     parser.add_argument("--budgets", default="100,75,60,50,46,40,30")
     parser.add_argument("--skew", type=float, default=SKEW)
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--one", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()

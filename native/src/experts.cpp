@@ -156,21 +156,23 @@ void ExpertStore::plan(int index, const ExpertGroups& groups) {
     }
 }
 
-void ExpertStore::load(int index, PlacedExpert placed) {
+void ExpertStore::load(int index, PlacedExpert placed, int piece) {
     LayerExperts& layer = layers_[index];
+    const size_t begin = piece * kLoadPiece, end = std::min(begin + kLoadPiece, layer.slot_bytes);
+    uint8_t* const slot = layer.memory.data() + placed.slot * layer.slot_bytes;
     for (const Part& part : layer.parts) {
-        uint8_t* to = layer.memory.data() + placed.slot * layer.slot_bytes + part.slot_at;
-        const size_t from = part.file_at + placed.expert * part.bytes;
-        for (size_t done = 0; done < part.bytes;) {
-            const ssize_t n = pread(file_, to + done, part.bytes - done, from + done);
+        const size_t last = std::min(end, part.slot_at + part.bytes);
+        for (size_t at = std::max(begin, part.slot_at); at < last;) {
+            const size_t from = part.file_at + placed.expert * part.bytes + (at - part.slot_at);
+            const ssize_t n = pread(file_, slot + at, last - at, from);
             if (n < 0 && errno == EINTR) continue;
             if (n <= 0) {
                 failure_.store(n < 0 ? errno : -1);
                 return;
             }
-            done += n;
+            at += n;
+            bytes_read_.fetch_add(n, std::memory_order_relaxed);
         }
-        bytes_read_.fetch_add(part.bytes, std::memory_order_relaxed);
     }
 }
 

@@ -81,10 +81,10 @@ void ForwardPass::experts(Walker& walker, int index) {
     for (const ExpertWave& wave : m_.experts_.waves(index)) {
         const auto &resident = wave.resident, &missing = wave.missing;
         const int here = (int)resident.size(), loads = (int)missing.size();
-        // loads come first: they take longest
-        walker.each(kGateUp, loads + here * columns, 1, [&](int i) {
-            if (i < loads) return m_.experts_.load(index, missing[i]);
-            expert_gate_up(walker, index, resident[(i - loads) / columns], (i - loads) % columns);
+        const int pieces = loads ? m_.experts_.pieces(index) : 0, reads = loads * pieces;
+        walker.each(kGateUp, reads + here * columns, 1, [&](int i) {
+            if (i < reads) return m_.experts_.load(index, missing[i / pieces], i % pieces);
+            expert_gate_up(walker, index, resident[(i - reads) / columns], (i - reads) % columns);
         });
         walker.each(kDown, loads * columns + here * tiles, 1, [&](int i) {
             if (i < loads * columns) return expert_gate_up(walker, index, missing[i / columns], i % columns);

@@ -78,8 +78,10 @@ class ExpertStore {
     void plan(int layer, const ExpertGroups& groups);
     // The last plan of a layer; it stays until that layer's next.
     const std::vector<ExpertWave>& waves(int layer) const { return layers_[layer].waves; }
-    // Read one missing expert into its slot; any thread, once an expert. Failures are kept for `check`.
-    void load(int layer, PlacedExpert placed);
+    // An expert is read in so many pieces, so that no thread reads alone while the others wait.
+    int pieces(int layer) const { return (int)((layers_[layer].slot_bytes + kLoadPiece - 1) / kLoadPiece); }
+    // Read a piece of a missing expert into its slot; any thread, each piece once. Failures are kept for `check`.
+    void load(int layer, PlacedExpert placed, int piece);
     // Throws std::runtime_error if a load has failed since the last check, and forgets what is in memory.
     void check();
     const uint8_t* tile(int layer, ExpertPart part, PlacedExpert placed, int index) const;
@@ -89,6 +91,7 @@ class ExpertStore {
     const std::vector<uint64_t>& uses() const { return uses_; }
 
   private:
+    static constexpr size_t kLoadPiece = size_t{64} << 10;
     struct Part {
         const PackedMatrix* matrix = nullptr;
         size_t bytes = 0, file_at = 0, slot_at = 0;  // of one expert; of expert 0; within a slot

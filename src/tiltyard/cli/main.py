@@ -20,6 +20,7 @@ VERBS = {
     "leaderboard": "Print the leaderboard that the votes give.",
     "votes": "Take in votes that others collected, list and withdraw them, write votes out.",
     "rules": "Show which votes count, which do not and why, and what other rules would change.",
+    "data": "Find and replace what names a person in a text.",
     "events": "Read, verify and rebuild the event log.",
     "replay": "Make a recorded answer or battle again and compare it.",
     "bench": "Measure the kernels on this machine, against its own ceilings.",
