@@ -17,7 +17,8 @@ from tiltyard.arena.importing.terms import Format, Terms
 from tiltyard.errors import InvalidRequest, NotFound
 from tiltyard.events.imported import ImportedVoteRow
 from tiltyard.events.log import EventLog
-from tiltyard.events.schema import BattleOpened, Contestant, VoteCast
+from tiltyard.events.schema import BattleOpened, Contestant, GenerationFinished, VoteCast
+from tiltyard.identity.manifest import DefaultSampling
 from tiltyard.rating.ruleset import Ruleset
 
 PLUM, QUINCE = "sha256:" + "a" * 64, "sha256:" + "b" * 64
@@ -235,6 +236,42 @@ def test_researchers_get_every_vote_with_its_probabilities_and_the_rulesets_verd
         "X": [[0, 1]],  # unregistered in this log, so named by digest
         "Y": [[2, 0, 0, 0]],
     }
+
+
+def test_words_of_own_votes_go_out_on_demand_and_are_counted_when_erased(log: EventLog) -> None:
+    own_votes(log)
+    for generation, said in (("gen_1", "plums"), ("gen_2", "quinces")):
+        asked = log.content("voter_1", b'{"messages":[{"content":"ask","role":"user"}]}')
+        answer = {"choices": [{"index": 0, "text": said, "token_ids": [], "finish_reason": "stop"}]}
+        told = log.content("voter_1", json.dumps(answer).encode())
+        done = GenerationFinished(
+            generation=generation,
+            endpoint="chat.completions",
+            behaviour=PLUM,
+            deployment=QUINCE,
+            alias="chat",
+            identity="plum",
+            worker="w",
+            prompt=asked.ref,
+            response=told.ref,
+            prompt_token_digest=None,
+            sampling=DefaultSampling(),
+            seed=1,
+            stream=True,
+            choices=(),
+            prompt_tokens=1,
+            cached_tokens=0,
+            completion_tokens=1,
+            total_ms=1.0,
+        )
+        log.append_blocking(done, subject=generation, source="tests", contents=[asked, told])
+    first = json.loads(exported(log, "lmarena", source=None, text=True).splitlines()[0])
+    ask = {"role": "user", "content": "ask"}
+    assert first["conversation_a"] == [ask, {"role": "assistant", "content": "plums"}]
+    assert first["conversation_b"] == [ask, {"role": "assistant", "content": "quinces"}]
+    log.erase_subject("voter_1")
+    written = export_votes(log, EVERY, ExportTerms("lmarena", text=True), io.StringIO())
+    assert (written.rows, written.lacking) == (2, 2)
 
 
 @pytest.mark.parametrize(

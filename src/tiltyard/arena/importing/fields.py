@@ -64,7 +64,8 @@ def text_of(value: object, field: str) -> str:
 
 def outcome(label: object, field: str, vocabulary: Mapping[str, Outcome]) -> Outcome:
     """Return what a label means; one that nobody defined is a `Fault`, never a tie."""
-    if isinstance(label, str) and (known := vocabulary.get(label)) is not None:
+    text = str(label) if isinstance(label, int) and not isinstance(label, bool) else label
+    if isinstance(text, str) and (known := vocabulary.get(text)) is not None:
         return known
     raise Fault(
         "unknown_outcome",
