@@ -48,6 +48,8 @@ from tiltyard.identity.canonical import canonical_json, digest_of_json, digest_o
 SOURCE: Final = "tiltyard/votes"
 BATCH_ROWS: Final = 1000
 """Rows an event: a batch of votes without words is about 200 kB."""
+KEPT_ROWS: Final = 100_000
+"""Rows without words that are kept from the first look to the second, about 1 kB each; more are read again."""
 NO_VOTE: Final = "no_vote"
 REPEATED: Final = "repeated"
 
@@ -173,8 +175,11 @@ class _Reader:
         self._path = path
         self._terms = terms
         self._pseudonyms: dict[str, str] = {}
+        self._kept: list[Taken] | None = []
+        """What the first look found, so that a small file is not read twice; `None` for a large one, or one with words."""
 
     def survey(self, report: Callable[[float], None]) -> Survey:
+        """Look through the file and store nothing."""
         found = Survey()
         for _, step, example in self._steps(report):
             found.rows += 1
@@ -184,6 +189,10 @@ class _Reader:
                 found.examples.setdefault(step.reason, example)
                 continue
             found.taken += 1
+            if self._kept is not None:
+                self._kept.append(step)
+                if found.taken > KEPT_ROWS or step.words is not None:
+                    self._kept = None
             match step.item:
                 case ImportedPair() as pair:
                     found.votes += pair.wins_a + pair.wins_b + pair.ties + pair.both_bad
@@ -200,8 +209,9 @@ class _Reader:
         waiting: list[Taken] = []
         first_repeated = None
         line = done
-        for line, step, _ in self._steps(report):
-            if line <= done or isinstance(step, Refused):
+        for step in self._taken(report):
+            line = step.item.line
+            if line <= done:
                 continue
             if (key := step.key) is not None:
                 if key in keys:
@@ -216,6 +226,15 @@ class _Reader:
         if waiting:
             self._append(import_id, batch + 1, line, waiting)
         return first_repeated
+
+    def _taken(self, report: Callable[[float], None]) -> Iterator[Taken]:
+        if self._kept is None:
+            yield from (step for _, step, _ in self._steps(report) if isinstance(step, Taken))
+            return
+        for number, step in enumerate(self._kept):
+            if not number % BATCH_ROWS:
+                report(number / len(self._kept))
+            yield step
 
     def _last_batch(self, import_id: str) -> tuple[int, int]:
         for event in self._log.read(subject=import_id, newest_first=True, limit=1):
