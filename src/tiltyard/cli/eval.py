@@ -29,6 +29,7 @@ from tiltyard.evals.plan import DEFAULT_MAX_TOKENS, RunPlan
 from tiltyard.evals.public_sets import read_set
 from tiltyard.evals.report import Report, headline, interval, label, repetition_of, write_report
 from tiltyard.evals.runner import Runner
+from tiltyard.evals.sandbox import run_python
 from tiltyard.evals.sets import SHIPPED, EvalSet, load_set, select
 from tiltyard.evals.users import MOST_PROMPTS, users_prompts
 from tiltyard.events.log import EventLog
@@ -168,6 +169,9 @@ def run(  # noqa: PLR0917  # click passes names
     cost = None if price is None else _price(price)
     for note in eval_set.notes:
         click.echo(f"note: {note}", err=True)
+    if allow_code:
+        held = run_python("pass", seconds=5, memory_mb=128).isolation or "limits only; no namespaces, no Landlock here"
+        click.echo(f"code of answers runs in the sandbox: {held}", err=True)
     with _log(data, create=True) as log:
         failed, runs = asyncio.run(_run(log, url, api_key, asked, Marker(allow_code=allow_code)))
         report = _report(log, runs, eval_set, asked.items, cost, command=_command_line())
