@@ -20,11 +20,15 @@ from tiltyard.events.schema import (
     EVENT_TYPES,
     ApiKeyEnded,
     ApiKeyIssued,
+    BattleShared,
     BattleTurnFinished,
+    BattleVoided,
+    ConsentGiven,
     LeaderboardPublished,
     RulesetAdopted,
     SubjectErased,
     TenantSet,
+    VoteWithdrawn,
     WorkerReady,
     WorkerStopped,
 )
@@ -102,6 +106,10 @@ def test_every_type_has_a_readable_line(tmp_path: Path) -> None:
         LeaderboardPublished(
             digest="sha256:1", method="bt", ruleset="r", votes=3, first_sequence=1, last_sequence=2
         ),
+        ConsentGiven(voter="v", version="1", language="en", wording="sha256:1"),
+        BattleVoided(battle="b", attempt=0, failed=("a",), causes=("unreachable",), redraw="bat_2"),
+        VoteWithdrawn(battle="b", voter="v", vote="1", reason="slip"),
+        BattleShared(battle="b", voter="v", link_digest="sha256:1"),
         ApiKeyIssued(
             key="key_1", tenant="acme", label="app", credential="production", scopes=("admin",), digest="0"
         ),

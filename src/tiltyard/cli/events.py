@@ -22,8 +22,11 @@ from tiltyard.events.schema import (
     ApiKeyEnded,
     ApiKeyIssued,
     BattleOpened,
+    BattleShared,
     BattleTurnFinished,
     BattleTurnStarted,
+    BattleVoided,
+    ConsentGiven,
     EvalItemFailed,
     EvalItemFinished,
     EvalRunFinished,
@@ -37,6 +40,7 @@ from tiltyard.events.schema import (
     TenantSet,
     TextsEmbedded,
     VoteCast,
+    VoteWithdrawn,
     WorkerReady,
     WorkerStopped,
 )
@@ -200,6 +204,16 @@ def _gist(data: EventData) -> str:
             return f"turn {data.turn}, attempt {data.attempt}, a: {data.finish_a}, b: {data.finish_b}"
         case VoteCast():
             return f"{data.choice} (a={data.identity_a}, b={data.identity_b}) after {data.turns} turns"
+        case ConsentGiven():
+            return f"to text {data.version} in {data.language}, {_short(data.wording)}"
+        case BattleVoided():
+            return (
+                f"{', '.join(map('='.join, zip(data.failed, data.causes, strict=False)))}; next {data.redraw}"
+            )
+        case VoteWithdrawn():
+            return f"vote {data.vote}: {data.reason}"
+        case BattleShared():
+            return f"by {data.voter}"
         case RulesetAdopted():
             return f"{data.ruleset}: {data.votes_after} votes count, {data.votes_before} before"
         case LeaderboardPublished():

@@ -265,6 +265,25 @@ class ModelClient:
                 pass
         return Answer(stream.text, stream.identity, stream.generation, stream.finish_reason, stream.usage)
 
+    async def post(self, path: str, body: Mapping[str, Json]) -> Json:
+        """Send JSON to a path of the server's root (`/classify`, `/v1/score`) and return the JSON that comes back.
+
+        For what is no chat: reward and scoring endpoints. Raises as `chat` does.
+        """
+        url = self.base_url.removesuffix("/v1") + path
+        headers = {"content-type": "application/json"}
+        try:
+            response = await self._http.post(url, content=orjson.dumps(body), headers=headers)
+        except httpx2.HTTPError as error:
+            raise error_from_transport(error, url) from error
+        if response.status_code != 200:
+            raise error_from_response(response.status_code, response.headers, response.content)
+        try:
+            answer: Json = orjson.loads(response.content)
+        except orjson.JSONDecodeError as error:
+            raise UpstreamFailed(f"{url} did not answer with JSON", code="answer_unreadable") from error
+        return answer
+
     async def models(self) -> list[ModelEntry]:
         """List what the server offers."""
         url = self.base_url + "/models"

@@ -14,6 +14,8 @@ from tiltyard.events.schema import (
     ContentRef,
     Contestant,
     EvalVerdict,
+    JudgedSide,
+    PublishedName,
     StructureRef,
     ToolRef,
     ToolsRef,
@@ -30,6 +32,8 @@ PARTS: tuple[type[Frozen], ...] = (
     ToolsRef,
     ToolRef,
     Contestant,
+    PublishedName,
+    JudgedSide,
     EvalVerdict,
 )
 """Values inside events that have a table of their own."""
