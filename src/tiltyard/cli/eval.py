@@ -24,6 +24,7 @@ from tiltyard.evals.contamination import find_contamination
 from tiltyard.evals.contender import resolve
 from tiltyard.evals.drift import find_drift
 from tiltyard.evals.evidence import read_evidence, repeats_of, runs_of
+from tiltyard.evals.inspect_log import write_inspect_log
 from tiltyard.evals.item import Item
 from tiltyard.evals.marking import Marker
 from tiltyard.evals.plan import DEFAULT_MAX_TOKENS, RunPlan
@@ -230,6 +231,18 @@ def report(  # noqa: PLR0917
         )
         paths = write_report(made, out or Path(f"eval-{name}-{evidence.started.alias}"))
     _show(made, paths, as_json)
+
+
+@command.command()
+@click.argument("run_id", metavar="RUN")
+@data_option
+@click.option("--out", type=click.Path(path_type=Path), help="The file. [default: ./RUN.eval]")
+def export(run_id: str, data: Path | None, out: Path | None) -> None:
+    """Write a run (evr_…) as a log of Inspect AI, which `inspect view` opens."""
+    path = out or Path(f"{run_id}.eval")
+    with _log(data) as log:
+        write_inspect_log(summarize(read_evidence(log, run_id)), path)
+    click.echo(str(path))
 
 
 @command.command()
