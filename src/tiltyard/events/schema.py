@@ -924,6 +924,8 @@ class EvalRunStarted(EventData):
     """Whether the server told the behaviour digest."""
     settings: dict[str, JsonValue]
     """Fields of every request, such as `temperature`."""
+    marking: dict[str, JsonValue] = Field(default_factory=dict)
+    """What the set leaves open: whether `code` runs, digest of the `judge`; empty where no check depends on it."""
     seed: Seed
     """From which the seed of each sample is derived."""
     repeat: int
