@@ -15,6 +15,11 @@ from tiltyard.events.schema import (
     ChoiceOutcome,
     ContentRef,
     Contestant,
+    EvalItemFailed,
+    EvalItemFinished,
+    EvalRunFinished,
+    EvalRunStarted,
+    EvalVerdict,
     EventData,
     GenerationFinished,
     IdentityRegistered,
@@ -168,3 +173,43 @@ def tamper(path: Path, change: Callable[[sqlite3.Connection], object]) -> None:
         connection.commit()
     finally:
         connection.close()
+
+
+def eval_events(run: str = "evr_1") -> list[EventData]:
+    """A run of one item of a fixed set, from its start to its end."""
+    words = ContentRef(id="c", subject="tiltyard-eval", digest="hmac-sha256:0", size_bytes=1)
+    return [
+        EvalRunStarted(
+            run=run,
+            set_name="core",
+            set_digest=A,
+            items=1,
+            alias="chat",
+            behaviour=B,
+            identified=True,
+            settings={"max_tokens": 8},
+            seed=0,
+            repeat=0,
+        ),
+        EvalItemFailed(run=run, item="sum-1", sample=0, error="stream_cut"),
+        EvalItemFinished(
+            run=run,
+            item="sum-1",
+            item_digest=A,
+            alias="chat",
+            behaviour=B,
+            sample=0,
+            generations=("gen_1",),
+            transcript=words,
+            output_digest="hmac-sha256:1",
+            score=1.0,
+            verdicts=(EvalVerdict(kind="numeric", score=1.0),),
+            finish_reason="stop",
+            prompt_tokens=3,
+            cached_tokens=0,
+            completion_tokens=2,
+            total_ms=4.0,
+            tries=1,
+        ),
+        EvalRunFinished(run=run, samples=1, scored=1, failed=0, mean=1.0, outputs_digest="hmac-sha256:2"),
+    ]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from event_samples import SOURCE, embedded, generation, opened, registered, tamper, turn, vote
+from event_samples import SOURCE, embedded, eval_events, generation, opened, registered, tamper, turn, vote
 
 import tiltyard
 from tiltyard.cli.main import main
@@ -20,11 +20,15 @@ from tiltyard.events.schema import (
     EVENT_TYPES,
     ApiKeyEnded,
     ApiKeyIssued,
+    BattleShared,
     BattleTurnFinished,
+    BattleVoided,
+    ConsentGiven,
     LeaderboardPublished,
     RulesetAdopted,
     SubjectErased,
     TenantSet,
+    VoteWithdrawn,
     WorkerReady,
     WorkerStopped,
 )
@@ -102,6 +106,10 @@ def test_every_type_has_a_readable_line(tmp_path: Path) -> None:
         LeaderboardPublished(
             digest="sha256:1", method="bt", ruleset="r", votes=3, first_sequence=1, last_sequence=2
         ),
+        ConsentGiven(voter="v", version="1", language="en", wording="sha256:1"),
+        BattleVoided(battle="b", attempt=0, failed=("a",), causes=("unreachable",), redraw="bat_2"),
+        VoteWithdrawn(battle="b", voter="v", vote="1", reason="slip"),
+        BattleShared(battle="b", voter="v", link_digest="sha256:1"),
         ApiKeyIssued(
             key="key_1", tenant="acme", label="app", credential="production", scopes=("admin",), digest="0"
         ),
@@ -111,6 +119,7 @@ def test_every_type_has_a_readable_line(tmp_path: Path) -> None:
         WorkerReady(worker="w", identities={"plum": "sha256:1"}, load_ms=1.0),
         WorkerStopped(worker="w", reason="line one\nline two"),
         SubjectErased(erased="s", keys_destroyed=1, reason="asked"),
+        *eval_events(),
     ]
     with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
         for event in events:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,8 @@ from tiltyard.arena.transcript import Limits
 from tiltyard.client import ModelClient
 from tiltyard.events.log import EventLog
 from tiltyard.web.app import create_web
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
 
 @pytest.fixture

@@ -61,8 +61,15 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
 def ask(page: Page, yard: Yard, question: str = "Why is the sky blue?") -> None:
     page.goto(yard.url)
     page.get_by_label("Your question").fill(question)
-    page.keyboard.press("Enter")
+    agree(page)
+    page.get_by_label("Your question").press("Enter")
     page.wait_for_url("**/battles/bat_*")
+
+
+def agree(page: Page) -> None:
+    """Consent, where it is asked for: the first time."""
+    if (box := page.get_by_label("I have read this and agree.")).count():
+        box.check()
 
 
 def wait_for_vote(page: Page) -> None:

@@ -16,18 +16,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playwright.sync_api import expect, sync_playwright
 
+from tiltyard.arena.boards import Boards
+from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.client import ModelClient
 from tiltyard.errors import StorageFailed
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import Choice, IdentityRegistered, LeaderboardPublished, VoteCast
+from tiltyard.identity.canonical import digest_of_json
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Deployment
+from tiltyard.rating.ruleset import Ruleset
 from tiltyard.web import charts
 from tiltyard.web.app import create_web
-from tiltyard.web.leaderboard import leaderboard_routes, preferred_format
+from tiltyard.web.leaderboard import PUBLISH_EVERY_US, leaderboard_routes, preferred_format
 from tiltyard.web.security import CONTENT_SECURITY_POLICY
 
 MODELS = [entrant("quillon"), entrant("vamplate"), entrant("<b>bold</b>")]
+EVERY_VOTE = Ruleset(
+    name="every-vote",
+    exclude_leaks=False,
+    least_seconds=0,
+    votes_per_voter_day=0,
+    votes_per_network_day=0,
+    prompt_repeats=0,
+    voter_alpha=0,
+)
 CHROMIUM = Path("/usr/bin/chromium")
 Start = Callable[..., httpx2.Client]
 
@@ -101,12 +114,10 @@ def start(log: EventLog) -> Iterator[Start]:
 
         def started(*, clock_us: Callable[[], int] | None = None, publish: object = "log") -> httpx2.Client:
             async def append(data: LeaderboardPublished) -> object:
-                return await log.append(data, subject="leaderboard", source="tests")
+                return await log.append(data, subject=data.digest, source="tests")
 
             routes = leaderboard_routes(
-                votes=log.votes,
-                identities=log.identities,
-                minimum_votes=10,
+                boards=Boards(RecordedVotes(log, EVERY_VOTE), minimum_votes=10),
                 publish=append if publish == "log" else publish,  # type: ignore[arg-type]
                 **({"clock_us": clock_us} if clock_us else {}),
             )
@@ -304,7 +315,8 @@ def test_sorting_works_without_a_script_and_keeps_the_other_choices(start: Start
 def test_a_board_is_published_once_for_each_content(start: Start, log: EventLog) -> None:
     register(log)
     cast(log, 8)
-    client = start()
+    now = log.votes()[-1].time_us
+    client = start(clock_us=lambda: now)
     digest = client.get("/api/leaderboard").json()["digest"]
     client.get("/leaderboard")
     client.get("/leaderboard?both_bad=drop")  # a reader's own view is not what is published
@@ -317,7 +329,49 @@ def test_a_board_is_published_once_for_each_content(start: Start, log: EventLog)
     assert (published[0].first_sequence, published[0].last_sequence) == (4, 15)
     vote(log, 9000, 0, 1, "a")
     assert client.get("/api/leaderboard").json()["digest"] != digest
+    assert len(list(log.read(types=[LeaderboardPublished]))) == 1  # not more often than every ten minutes
+    now += PUBLISH_EVERY_US
+    assert client.get("/leaderboard").status_code == 200
     assert len(list(log.read(types=[LeaderboardPublished]))) == 2
+
+
+def test_a_published_board_stays_at_its_address_and_says_that_it_is_frozen(
+    start: Start, log: EventLog
+) -> None:
+    register(log)
+    cast(log)
+    client = start()
+    live = client.get("/api/leaderboard").json()
+    page = client.get("/leaderboard").text
+    address = page.split('href="/leaderboard/')[1].split('"')[0]
+    assert f"sha256:{address}" == live["digest"]
+    for number in range(30):
+        vote(log, 9000 + number, 0, 1, "b")
+    frozen = client.get(f"/api/leaderboard/{address}").json()
+    assert frozen["digest"] == live["digest"] == digest_of_json(frozen["document"])
+    assert (frozen["frozen"], frozen["altered"]) == (True, False)
+    ratings = dict(
+        zip(frozen["document"]["models"], (row["rating"] for row in frozen["document"]["rows"]), strict=True)
+    )
+    assert ratings == {row["model"]: row["rating"] for row in live["rows"]}
+    shown = client.get(f"/leaderboard/sha256:{address}").text
+    assert "Frozen." in shown
+    assert 'href="/leaderboard">See the live leaderboard' in shown
+    assert "20 / 10 / 5" in shown
+    assert "Votes from" not in shown  # nothing to choose
+    assert f'href="/leaderboard/{address}?sort=votes"' in shown
+    table = list(csv.DictReader(io.StringIO(client.get(f"/leaderboard/{address}?format=csv").text)))
+    assert [float(row["rating"]) for row in table] == [row["rating"] for row in live["rows"]]
+    chart = client.get(shown.split('<img src="')[1].split('"')[0].replace("&amp;", "&"))
+    assert (chart.status_code, chart.headers["content-type"]) == (200, "image/svg+xml")
+    assert client.get("/leaderboard").text.count("20 / 10 / 5") == 0  # the live board went on
+
+
+def test_a_name_that_nobody_gave_is_not_found(start: Start) -> None:
+    client = start()
+    json_please = {"accept": "application/json"}
+    assert client.get(f"/api/leaderboard/{'0' * 64}").status_code == 404
+    assert client.get("/leaderboard/best", headers=json_please).json()["error"]["param"] == "digest"
 
 
 def test_a_full_disk_still_shows_the_board_and_says_that_it_was_not_published(

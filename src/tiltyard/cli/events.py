@@ -22,8 +22,15 @@ from tiltyard.events.schema import (
     ApiKeyEnded,
     ApiKeyIssued,
     BattleOpened,
+    BattleShared,
     BattleTurnFinished,
     BattleTurnStarted,
+    BattleVoided,
+    ConsentGiven,
+    EvalItemFailed,
+    EvalItemFinished,
+    EvalRunFinished,
+    EvalRunStarted,
     EventData,
     GenerationFinished,
     IdentityRegistered,
@@ -33,6 +40,7 @@ from tiltyard.events.schema import (
     TenantSet,
     TextsEmbedded,
     VoteCast,
+    VoteWithdrawn,
     WorkerReady,
     WorkerStopped,
 )
@@ -196,6 +204,16 @@ def _gist(data: EventData) -> str:
             return f"turn {data.turn}, attempt {data.attempt}, a: {data.finish_a}, b: {data.finish_b}"
         case VoteCast():
             return f"{data.choice} (a={data.identity_a}, b={data.identity_b}) after {data.turns} turns"
+        case ConsentGiven():
+            return f"to text {data.version} in {data.language}, {_short(data.wording)}"
+        case BattleVoided():
+            return (
+                f"{', '.join(map('='.join, zip(data.failed, data.causes, strict=False)))}; next {data.redraw}"
+            )
+        case VoteWithdrawn():
+            return f"vote {data.vote}: {data.reason}"
+        case BattleShared():
+            return f"by {data.voter}"
         case RulesetAdopted():
             return f"{data.ruleset}: {data.votes_after} votes count, {data.votes_before} before"
         case LeaderboardPublished():
@@ -218,6 +236,15 @@ def _gist(data: EventData) -> str:
             return ", ".join(f"{key} = {value}" for key, value in data.terms.items()) or "no limits"
         case SubjectErased():
             return f"{data.keys_destroyed} keys destroyed: {data.reason}"
+        case EvalRunStarted():
+            return f"{data.set_name} ({data.items} items) asked of {data.alias}, {_short(data.behaviour)}"
+        case EvalItemFinished():
+            said = "unscored" if data.score is None else f"{data.score:g}"
+            return f"{data.item}, sample {data.sample}: {said}, {data.completion_tokens} tokens"
+        case EvalItemFailed():
+            return f"{data.item}, sample {data.sample}: {data.error}"
+        case EvalRunFinished():
+            return f"{data.samples} samples, {data.scored} scored, {data.failed} failed"
         case _:
             return json.dumps(data.model_dump(mode="json"), ensure_ascii=False)
 

@@ -74,6 +74,8 @@ class AnswerStream:
         self.model = ""
         self.finish_reason: str | None = None
         self.usage: Usage | None = None
+        self.calls: list[dict[str, str]] = []
+        """Functions that the model called, `name` and `arguments` (its text), once the iteration has ended."""
         self.prompt_logprobs: Json = None
         """What a server that was asked for them sent, in vLLM's shape; read by `likelihood.py`."""
 
@@ -160,8 +162,19 @@ class AnswerStream:
         text = ""
         for choice in chunk.get("choices", ()):
             text += choice["delta"].get("content") or ""
+            for call in choice["delta"].get("tool_calls") or ():
+                self._take_call(call)
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
         return text
+
+    def _take_call(self, delta: dict[str, Any]) -> None:
+        place, said = delta.get("index", len(self.calls)), delta.get("function") or {}
+        if place == len(self.calls):
+            self.calls.append({"name": "", "arguments": ""})
+        elif not 0 <= place < len(self.calls):
+            raise KeyError("index")
+        self.calls[place]["name"] += said.get("name") or ""
+        self.calls[place]["arguments"] += said.get("arguments") or ""
 
 
 class ModelClient:

@@ -25,6 +25,7 @@ from tiltyard.events.schema import (
     TenantSet,
     TextsEmbedded,
     VoteCast,
+    VoteWithdrawn,
 )
 from tiltyard.events.tables import (
     PROJECTIONS,
@@ -52,6 +53,10 @@ _STATEMENTS: MappingProxyType[str, Insert | Update | Delete] = MappingProxyType(
         "battle_voted": update(battles)
         .where(battles.c.battle == bindparam("of"))
         .values(choice=bindparam("chosen"), voted_us=bindparam("at_us")),
+        "vote_withdrawn": delete(votes).where(votes.c.battle == bindparam("of")),
+        "battle_withdrawn": update(battles)
+        .where(battles.c.battle == bindparam("of"))
+        .values(choice=None, voted_us=None),
         "embedding": insert(embeddings),
         "tenant_unset": delete(tenant_terms).where(tenant_terms.c.tenant == bindparam("of")),
         "tenant_set": insert(tenant_terms),
@@ -162,6 +167,9 @@ def _changes(event: StoredEvent) -> Iterator[Change]:
                 },
             )
             yield "battle_voted", {"of": data.battle, "chosen": data.choice, "at_us": event.time_us}
+        case VoteWithdrawn():
+            yield "vote_withdrawn", {"of": data.battle}
+            yield "battle_withdrawn", {"of": data.battle}
         case ApiKeyIssued():
             yield (
                 "key",

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from pydantic import JsonValue
 from sqlalchemy import Column, Connection, RowMapping, Select, func, literal, select
@@ -13,7 +14,14 @@ from sqlalchemy import Column, Connection, RowMapping, Select, func, literal, se
 from tiltyard.errors import NotFound
 from tiltyard.events.dialect import Database
 from tiltyard.events.envelope import StoredEvent, parse_data
-from tiltyard.events.schema import Choice, Credential, EventData, GenerationFinished, IdentityRegistered
+from tiltyard.events.schema import (
+    Choice,
+    Credential,
+    EventData,
+    GenerationFinished,
+    IdentityRegistered,
+    VoteCast,
+)
 from tiltyard.events.tables import (
     api_keys,
     battles,
@@ -128,6 +136,19 @@ class PairCount:
     both_bad: int
 
 
+class VotePositions(NamedTuple):
+    """How far the table of votes follows the log."""
+
+    log_sequence: int
+    """Newest vote among the events; 0 without one."""
+    projection_sequence: int
+    """Newest vote in the table."""
+    in_log: int
+    in_projection: int
+    newest_us: int | None
+    """When the newest vote of the log was cast."""
+
+
 def stored_event(row: RowMapping) -> StoredEvent:
     """Make an event from a row that begins with the envelope's columns."""
     return StoredEvent(**{column.name: row[column.name] for column in _ENVELOPE})
@@ -226,6 +247,17 @@ class Queries:
         with self._database.reading() as connection:
             rows = connection.execute(query.order_by(votes.c.sequence)).mappings()
             return [VoteRow(**row) for row in rows]
+
+    def vote_positions(self) -> VotePositions:
+        """Compare the table of votes with the events; both are of one moment."""
+        logged = select(func.max(events.c.sequence), func.count()).where(events.c.type == VoteCast.TYPE)
+        kept = select(func.max(votes.c.sequence), func.count()).select_from(votes)
+        with self._database.reading() as connection:
+            newest, in_log = connection.execute(logged).one()
+            placed, in_projection = connection.execute(kept).one()
+            when = select(events.c.time_us).where(events.c.sequence == newest)
+            newest_us = None if newest is None else connection.execute(when).scalar_one()
+        return VotePositions(newest or 0, placed or 0, in_log, in_projection, newest_us)
 
     def pair_counts(self, after_sequence: int = 0) -> list[PairCount]:
         """Count the votes beyond `after_sequence` for each ordered pair of behaviours that met."""

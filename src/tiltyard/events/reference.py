@@ -13,7 +13,9 @@ from tiltyard.events.schema import (
     ChoiceOutcome,
     ContentRef,
     Contestant,
+    EvalVerdict,
     JudgedSide,
+    PublishedName,
     StructureRef,
     ToolRef,
     ToolsRef,
@@ -30,7 +32,9 @@ PARTS: tuple[type[Frozen], ...] = (
     ToolsRef,
     ToolRef,
     Contestant,
+    PublishedName,
     JudgedSide,
+    EvalVerdict,
 )
 """Values inside events that have a table of their own."""
 

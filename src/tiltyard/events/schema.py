@@ -17,6 +17,10 @@ from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment, F
 Side = Literal["a", "b"]
 Choice = Literal["a", "b", "tie", "both_bad"]
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled", "failed", "deadline"]
+Pace = Literal["as_written", "equal"]
+"""Whether a voter sees each side as fast as it writes, or both at the pace of the slower."""
+WithdrawalReason = Literal["slip", "misread", "other"]
+"""Why a voter took a vote back: a wrong key or button, an answer read wrongly, or something else."""
 Credential = Literal["production", "research"]
 """What an API key is for: to serve people, or to learn about models."""
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64), PlainSerializer(str, return_type=str, when_used="json")]
@@ -268,8 +272,16 @@ class BattleOpened(EventData):
     """The slice of the battle, where targets are set for slices; empty otherwise."""
     network: str = ""
     """Pseudonym of the voter's network for this day, `net_…`; no address can be told from it. Empty where none was taken."""
+    language: str = ""
+    """Language of the first message (`arena/language.py`), `und` where it is undecided; empty where nobody guessed."""
     prompt_digest: str = ""
     """Keyed digest of the first message, shortened: tells that two battles began alike. Empty where none was taken."""
+    pace: Pace = "as_written"
+    """How the answers were shown: as they were written, or both no faster than the slower one."""
+    redraws: int = 0
+    """How many battles with this question were voided before this one, because a side failed."""
+    redrawn_after: str = ""
+    """Why the last of them was voided, in one word; empty for a first draw."""
     vote_token_digest: Digest
     """Digest of the single-use token with which the vote must come."""
 
@@ -350,6 +362,8 @@ class VoteCast(EventData):
     """Generations of side b that the voter saw last, a turn each."""
     leaks: tuple[Side, ...] = ()
     """Sides whose answers said who wrote them."""
+    cut: tuple[Side, ...] = ()
+    """Sides that were still answering; the vote stopped them, and counts what they had said."""
 
     def unique_key(self) -> str | None:
         """One vote a battle."""
@@ -389,12 +403,29 @@ class RulesetAdopted(EventData):
     """Ratings that moved, the farthest first."""
 
 
+class PublishedName(Frozen):
+    """What a model was called when a leaderboard was published."""
+
+    name: str
+    """Name of the identity."""
+    organization: str = ""
+    """Who made the model."""
+    license: str = ""
+    """Under which licence."""
+    description: str = ""
+    """What set it apart."""
+    registered: bool = True
+    """Whether an identity explains it."""
+    superseded: bool = False
+    """Whether the name meant another behaviour by then."""
+
+
 class LeaderboardPublished(EventData):
-    """Written by the arena's pages when a computed leaderboard is first shown after a change."""
+    """Written by `tiltyard leaderboard publish`, and by the arena's page when its board is shown after a change."""
 
     TYPE: ClassVar[str] = "tiltyard.leaderboard.published.v1"
     digest: Digest
-    """Digest of the leaderboard in canonical JSON."""
+    """Digest of `board` in canonical JSON: the leaderboard's name; also the event's subject."""
     method: str
     """Name and version of the rating method."""
     ruleset: str
@@ -405,6 +436,10 @@ class LeaderboardPublished(EventData):
     """First event of the range that was read."""
     last_sequence: int
     """Last event of the range that was read."""
+    board: dict[str, JsonValue] = Field(default_factory=dict)
+    """Every number and setting (`rating/leaderboard.py:Leaderboard.document`); empty in boards of earlier versions."""
+    names: dict[str, PublishedName] = Field(default_factory=dict)
+    """What the models were called that day, by behaviour digest; no part of the digest."""
 
     def unique_key(self) -> str | None:
         """One publication per content."""
@@ -461,6 +496,78 @@ class TenantSet(EventData):
     """Name of the tenant; also the event's subject."""
     terms: dict[str, JsonValue] | None
     """As in `[tenants.NAME]`, which they replace as a whole; `None`: what the file says."""
+
+
+class ConsentGiven(EventData):
+    """Written by the arena before a voter's first battle under a text of consent."""
+
+    TYPE: ClassVar[str] = "tiltyard.consent.given.v1"
+    voter: str
+    """Pseudonymous voter id; also the event's subject."""
+    version: str
+    """Version of the text; another version asks again."""
+    language: str
+    """Language in which it was shown, such as `zh-Hant`."""
+    wording: Digest
+    """Digest of the words that were shown, in that language."""
+
+    def unique_key(self) -> str | None:
+        """A voter agrees once to a version."""
+        return f"consent:{self.voter}:{self.version}"
+
+
+class BattleVoided(EventData):
+    """Written by the arena when a model failed to answer the first message: nobody loses, and the pair is drawn again."""
+
+    TYPE: ClassVar[str] = "tiltyard.battle.voided.v1"
+    battle: str
+    """Battle id; also the event's subject."""
+    attempt: int
+    """Attempt at the first message that failed."""
+    failed: tuple[Side, ...]
+    """Sides that failed."""
+    causes: tuple[str, ...]
+    """Why each of them did, in one word."""
+    redraw: str
+    """Id that the battle drawn in its place has, if the voter stays."""
+
+    def unique_key(self) -> str | None:
+        """A battle is voided once."""
+        return f"voided:{self.battle}"
+
+
+class VoteWithdrawn(EventData):
+    """Written by the arena when a voter takes a vote back in time: it no longer counts, and stays in the log."""
+
+    TYPE: ClassVar[str] = "tiltyard.vote.withdrawn.v1"
+    battle: str
+    """Battle id; also the event's subject."""
+    voter: str
+    """Pseudonymous voter id."""
+    vote: str
+    """Id of the `VoteCast` event."""
+    reason: WithdrawalReason
+    """Why, as the voter said."""
+
+    def unique_key(self) -> str | None:
+        """One withdrawal a battle."""
+        return f"vote-withdrawn:{self.battle}"
+
+
+class BattleShared(EventData):
+    """Written by the arena when a voter makes a link under which others may read a battle that has its vote."""
+
+    TYPE: ClassVar[str] = "tiltyard.battle.shared.v1"
+    battle: str
+    """Battle id; also the event's subject."""
+    voter: str
+    """Pseudonymous voter id."""
+    link_digest: Digest
+    """Digest of the secret part of the link."""
+
+    def unique_key(self) -> str | None:
+        """A battle has one link."""
+        return f"shared:{self.battle}"
 
 
 class WorkerReady(EventData):
@@ -786,6 +893,125 @@ class ReviewGiven(EventData):
         return f"review:{self.form}:{self.item}:{self.reviewer}"
 
 
+class EvalVerdict(Frozen):
+    """What one check of an item said; its words are in the vault, with the answer."""
+
+    kind: str
+    """Kind of the check, such as `numeric`."""
+    score: float | None
+    """0 (wrong) to 1 (right); `None`: the check could not say."""
+    code: str | None = None
+    """Why it could not, or what was wrong: `no_number`, `no_judge`, `code_not_allowed`."""
+
+
+class EvalRunStarted(EventData):
+    """Written by the runner of fixed sets before the first item of a run is asked."""
+
+    TYPE: ClassVar[str] = "tiltyard.eval.run.started.v1"
+    run: str
+    """Run id, `evr_…`, derived from set, identity, settings and seed; also the event's subject."""
+    set_name: str
+    """What people call the set."""
+    set_digest: Digest
+    """Digest of the set's items in canonical JSON."""
+    items: int
+    """Items of the set."""
+    alias: str
+    """The model name that was asked for."""
+    behaviour: Digest
+    """Behaviour digest of the identity; of server and model name where the server tells none."""
+    identified: bool
+    """Whether the server told the behaviour digest."""
+    settings: dict[str, JsonValue]
+    """Fields of every request, such as `temperature`."""
+    seed: Seed
+    """From which the seed of each sample is derived."""
+    repeat: int
+    """0, and one more for each time that the same run was asked for afresh."""
+
+    def unique_key(self) -> str | None:
+        """A run starts once, however often it is resumed."""
+        return f"eval-run:{self.run}"
+
+
+class EvalItemFinished(EventData):
+    """Written by the runner of fixed sets when an item was answered and marked, or can never be."""
+
+    TYPE: ClassVar[str] = "tiltyard.eval.item.finished.v1"
+    run: str
+    """Run id; also the event's subject."""
+    item: str
+    """Id of the item in its set."""
+    item_digest: Digest
+    """Digest of the item in canonical JSON."""
+    alias: str
+    """The model name that was asked for."""
+    behaviour: Digest
+    """As in `EvalRunStarted`."""
+    sample: int
+    """0 to one less than the samples of an item."""
+    generations: tuple[str, ...]
+    """Generations of its answers, a turn each."""
+    transcript: ContentRef
+    """Answers, calls, scores of choices and the words of each check, in canonical JSON."""
+    output_digest: str
+    """Keyed digest of what the model said, shortened; equal for equal outputs in one log."""
+    score: float | None
+    """The least score of its checks; `None`: unscored."""
+    verdicts: tuple[EvalVerdict, ...]
+    """In the order of the item's checks."""
+    finish_reason: str | None
+    """How its last answer ended."""
+    error: str | None = None
+    """Code of the refusal for which the item can never be answered, such as `context_length_exceeded`."""
+    prompt_tokens: int
+    """Tokens of all its prompts."""
+    cached_tokens: int
+    """Of them, those whose KV came from the prefix cache."""
+    completion_tokens: int
+    """Tokens of all its answers."""
+    total_ms: float
+    """From the first question to the last word, waiting included."""
+    tries: int
+    """Requests beyond the first one of each turn."""
+
+    def unique_key(self) -> str | None:
+        """One ending for each item, identity and sample of a run."""
+        return f"eval-item:{self.run}:{self.sample}:{self.item}"
+
+
+class EvalItemFailed(EventData):
+    """Written by the runner of fixed sets when an item got no answer that another try may bring; it counts nowhere."""
+
+    TYPE: ClassVar[str] = "tiltyard.eval.item.failed.v1"
+    run: str
+    """Run id; also the event's subject."""
+    item: str
+    """Id of the item in its set."""
+    sample: int
+    """As in `EvalItemFinished`."""
+    error: str
+    """Code of the failure."""
+
+
+class EvalRunFinished(EventData):
+    """Written by the runner of fixed sets when nothing was left to ask."""
+
+    TYPE: ClassVar[str] = "tiltyard.eval.run.finished.v1"
+    run: str
+    """Run id; also the event's subject."""
+    samples: int
+    """Samples that are finished, of this and earlier sittings."""
+    scored: int
+    """Those of them that have a score."""
+    failed: int
+    """Samples without an answer; the next sitting tries them again."""
+    mean: float | None
+    """Mean score over items; `None` without any."""
+    outputs_digest: str
+    """Keyed digest of all outputs, by item and sample."""
+
+
 class Unrecognised(EventData):
     """Stands in for an event of a type that this version does not know; never written."""
 
@@ -801,6 +1027,10 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     BattleTurnStarted,
     BattleTurnFinished,
     VoteCast,
+    ConsentGiven,
+    BattleVoided,
+    VoteWithdrawn,
+    BattleShared,
     RulesetAdopted,
     LeaderboardPublished,
     ApiKeyIssued,
@@ -818,4 +1048,8 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     ReviewerNamed,
     ReviewAssigned,
     ReviewGiven,
+    EvalRunStarted,
+    EvalItemFinished,
+    EvalItemFailed,
+    EvalRunFinished,
 )

@@ -24,6 +24,7 @@ from tiltyard.rating.outcomes import EVENT_LABELS, encode
 from tiltyard.rating.voter_tests import Findings, OutcomeChances, examine
 
 Reason: TypeAlias = Literal[
+    "withdrawn",
     "same_behaviour_on_both_sides",
     "identity_leak",
     "too_fast",
@@ -97,6 +98,10 @@ class RecordedVote(VoteLike, Protocol):
         """Whether an answer named its maker or itself."""
 
     @property
+    def withdrawn(self) -> bool:
+        """Whether the voter took it back."""
+
+    @property
     def seconds(self) -> float | None:
         """From the opening of the battle to the vote."""
 
@@ -128,6 +133,7 @@ def judge(votes: Sequence[RecordedVote], ruleset: Ruleset) -> Judged:
         reasons.update(dict.fromkeys(found, reason))
         left = [vote for vote in left if vote.sequence not in found]
 
+    leave_out("withdrawn", [v for v in left if v.withdrawn])  # under any rules: it is no vote any more
     leave_out("same_behaviour_on_both_sides", [v for v in left if v.behaviour_a == v.behaviour_b])
     if ruleset.exclude_leaks:
         leave_out("identity_leak", [v for v in left if v.leaked])

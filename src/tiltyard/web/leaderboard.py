@@ -1,7 +1,8 @@
-"""The leaderboard over HTTP: one page, the same content as JSON and CSV, and its chart.
+"""The leaderboard over HTTP: one page, the same content as JSON and CSV, its charts, and published boards.
 
 `GET /leaderboard` and `GET /api/leaderboard` take the same parameters (`leaderboard_query.py`). The page's own
-address gives JSON to who asks for it: `Accept: application/json`, or `?format=json`.
+address gives JSON to who asks for it: `Accept: application/json`, or `?format=json`. `/leaderboard/<digest>` and
+`/api/leaderboard/<digest>` show a published board as it was.
 """
 
 from __future__ import annotations
@@ -19,48 +20,48 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tiltyard.arena import publication
+from tiltyard.arena.boards import Boards
+from tiltyard.arena.publication import Published
 from tiltyard.errors import Conflict, InvalidRequest, StorageFailed
+from tiltyard.events.envelope import format_time
 from tiltyard.events.schema import LeaderboardPublished
-from tiltyard.rating.admission import Admitted, VoteLike, Window, admit
-from tiltyard.rating.leaderboard import Evidence, Leaderboard, LeaderboardRow, make_leaderboard
-from tiltyard.rating.rated_models import IdentityLike, rated_models
+from tiltyard.identity.canonical import Json, digest_of_json
+from tiltyard.rating.leaderboard import Leaderboard, LeaderboardRow
 from tiltyard.web.charts import SIZES, THEMES, bars_of, content_key, interval_chart
 from tiltyard.web.leaderboard_query import Format, LeaderboardQuery
-from tiltyard.web.leaderboard_view import CHART_ROWS, view_of
+from tiltyard.web.leaderboard_view import CHART_ROWS, frozen_of, view_of
 from tiltyard.web.templating import render
 
 PAGE: Final = "/leaderboard"
 API: Final = "/api/leaderboard"
 CHART: Final = "/leaderboard/chart.svg"
+PUBLISH_EVERY_US: Final = 600_000_000
+"""The page publishes its default board when it is shown, but not more often than every ten minutes."""
 
-Admission = Callable[[Window, int], Admitted]
-"""Adds up the votes that count in a window that ends at a moment in microseconds."""
 Publish = Callable[[LeaderboardPublished], Awaitable[object]]
 
 
 def leaderboard_routes(
     *,
-    votes: Callable[[], Sequence[VoteLike]],
-    identities: Callable[[], Sequence[IdentityLike]],
-    minimum_votes: int,
+    boards: Boards,
     publish: Publish | None = None,
     clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
-    admission: Admission | None = None,
 ) -> list[Route]:
     """Make the routes of the leaderboard.
 
-    `admission` says which votes count, in place of `votes`; without it every vote counts.
-
-    `votes` and `identities` (oldest first) are called in a worker thread for each request, so they may block;
-    `EventLog.votes` and `EventLog.identities` will do. `publish` appends an event the first time that a leaderboard
-    with the default settings is shown. `clock_us` ends the time windows: microseconds since 1970, UTC.
+    `boards` answers in a worker thread, so it may block. `publish` appends an event when the board of the default
+    settings is shown with new content, at most every `PUBLISH_EVERY_US`. `clock_us` ends the time windows: microseconds
+    since 1970, UTC.
     """
-    admitting: Admission = admission or (lambda window, now_us: admit(votes(), window=window, now_us=now_us))
-    pages = LeaderboardPages(admitting, identities, minimum_votes, publish, clock_us)
+    pages = LeaderboardPages(boards, publish, clock_us)
     return [
         Route(PAGE, pages.page),
         Route(API, pages.api),
         Route(CHART, pages.chart),
+        Route(PAGE + "/{digest}", pages.frozen_page),
+        Route(PAGE + "/{digest}/chart.svg", pages.frozen_chart),
+        Route(API + "/{digest}", pages.frozen_api),
     ]
 
 
@@ -74,22 +75,16 @@ class Shown:
 
 
 class LeaderboardPages:
-    """The endpoints. Each request fits the votes anew: milliseconds, and always what the log says now."""
+    """The endpoints. What was computed for a log position is kept; a vote makes it compute anew."""
 
-    def __init__(
-        self,
-        admission: Admission,
-        identities: Callable[[], Sequence[IdentityLike]],
-        minimum_votes: int,
-        publish: Publish | None,
-        clock_us: Callable[[], int],
-    ) -> None:
-        self._admission = admission
-        self._identities = identities
-        self._default = LeaderboardQuery.default(minimum_votes)
+    def __init__(self, boards: Boards, publish: Publish | None, clock_us: Callable[[], int]) -> None:
+        self._boards = boards
+        self._log = boards.recorded.log
+        self._default = LeaderboardQuery.default(boards.minimum_votes)
         self._publish = publish
         self._clock_us = clock_us
-        self._published: str | None = None
+        self._published: tuple[str, int] | None = None
+        """Digest and time of the last publication that this process made or saw."""
 
     async def page(self, request: Request) -> Response:
         """Answer `GET /leaderboard` in the form that the reader prefers."""
@@ -100,41 +95,29 @@ class LeaderboardPages:
     async def api(self, request: Request) -> Response:
         """Answer `GET /api/leaderboard`."""
         query = self._parse(request)
-        if query.format == "html":
-            raise InvalidRequest(
-                f"format is 'html'; the page is at {PAGE}, here are json and csv.", param="format"
-            )
-        return await self._answer(await self._show(query), query.format or "json")
+        return await self._answer(await self._show(query), _no_page(query.format))
 
     async def chart(self, request: Request) -> Response:
         """Answer `GET /leaderboard/chart.svg`: the same parameters, and `theme`, `size`, `top`, `v`."""
-        query = self._parse(request, "theme", "size", "top", "v")
-        theme = request.query_params.get("theme", THEMES[0])
-        size = request.query_params.get("size", SIZES[0])
-        top = request.query_params.get("top", str(CHART_ROWS))
-        if theme not in THEMES:
-            raise InvalidRequest(f"theme is {theme[:40]!r}; it may be {' or '.join(THEMES)}.", param="theme")
-        if size not in SIZES:
-            raise InvalidRequest(f"size is {size[:40]!r}; it may be {' or '.join(SIZES)}.", param="size")
-        if top != "all" and not (top.isascii() and top.isdigit()):
-            raise InvalidRequest(f"top is {top[:40]!r}; it may be a number or 'all'.", param="top")
-        shown = await self._show(query)
-        bars = bars_of(shown.leaderboard.rows)
-        current = content_key(bars)
-        svg = await run_in_threadpool(
-            interval_chart, bars if top == "all" else bars[: int(top[:6])], theme, size
-        )
-        # The page names the content in `v`, so what it asked for never changes.
-        kept = request.query_params.get("v") == current
-        return Response(
-            svg,
-            media_type="image/svg+xml",
-            headers={
-                "cache-control": "public, max-age=31536000, immutable" if kept else "no-cache",
-                # An image runs no script; its few styles are its own.
-                "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",
-            },
-        )
+        query = self._parse(request, *_CHART_PARAMETERS)
+        return await _chart(request, (await self._show(query)).leaderboard)
+
+    async def frozen_page(self, request: Request) -> Response:
+        """Answer `GET /leaderboard/<digest>`: a published board as it was."""
+        query = self._parse(request)
+        form = query.format or preferred_format(request.headers.get("accept", ""))
+        return await self._answer_frozen(request, query, form)
+
+    async def frozen_api(self, request: Request) -> Response:
+        """Answer `GET /api/leaderboard/<digest>`: the published document, whose digest is its name."""
+        query = self._parse(request)
+        return await self._answer_frozen(request, query, _no_page(query.format))
+
+    async def frozen_chart(self, request: Request) -> Response:
+        """Answer `GET /leaderboard/<digest>/chart.svg`."""
+        self._parse(request, *_CHART_PARAMETERS)
+        published = await self._find(request)
+        return await _chart(request, await run_in_threadpool(publication.board_of, published))
 
     def _parse(self, request: Request, *also: str) -> LeaderboardQuery:
         return LeaderboardQuery.parse(
@@ -142,64 +125,113 @@ class LeaderboardPages:
         )
 
     async def _show(self, query: LeaderboardQuery) -> Shown:
-        return await run_in_threadpool(self._compute, query)
+        board = await run_in_threadpool(self._boards.ask, query.question, now_us=self._clock_us())
+        return Shown(query, board.leaderboard, board.last_time_us)
 
-    def _compute(self, query: LeaderboardQuery) -> Shown:
-        admitted = self._admission(Window.parse(query.window), self._clock_us())
-        evidence = Evidence(
-            ruleset=admitted.ruleset,
-            window=query.window,
-            first_sequence=admitted.first_sequence,
-            last_sequence=admitted.last_sequence,
-            excluded=admitted.excluded,
-        )
-        leaderboard = make_leaderboard(
-            admitted.counts,
-            models=rated_models(self._identities()),
-            evidence=evidence,
-            minimum_votes=query.minimum_votes,
-            both_bad=query.both_bad,
-        )
-        return Shown(query, leaderboard, admitted.last_time_us)
+    async def _find(self, request: Request) -> Published:
+        return await run_in_threadpool(publication.find, self._log, request.path_params["digest"])
 
     async def _answer(self, shown: Shown, form: Format) -> Response:
-        unpublished = await self._publish_once(shown)
+        unpublished = await self._publish_new(shown)
         headers = {"vary": "accept", "cache-control": "no-store"}
         if form == "json":
             body = orjson.dumps(shown.leaderboard.to_json())
             return Response(body, media_type="application/json", headers=headers)
         if form == "csv":
-            headers["content-disposition"] = 'attachment; filename="leaderboard.csv"'
-            return Response(to_csv(shown.leaderboard.rows), media_type="text/csv", headers=headers)
+            return _csv(shown.leaderboard.rows, "leaderboard.csv", headers)
         view = view_of(shown.leaderboard, shown.query, self._default, last_time_us=shown.last_time_us)
-        return render("leaderboard.html", headers=headers, unpublished=unpublished, view=view)
+        frozen = None if self._published is None else self._published[0].removeprefix("sha256:")
+        return render("leaderboard.html", headers=headers, unpublished=unpublished, view=view, frozen=frozen)
 
-    async def _publish_once(self, shown: Shown) -> str | None:
-        """Append the event of a new leaderboard; return why not, if the log refused."""
-        board = shown.leaderboard
-        is_default = (
-            shown.query.window == self._default.window
-            and shown.query.both_bad == self._default.both_bad
-            and shown.query.minimum_votes == self._default.minimum_votes
-        )
-        if self._publish is None or not is_default or not board.votes or self._published == board.digest:
+    async def _answer_frozen(self, request: Request, query: LeaderboardQuery, form: Format) -> Response:
+        published = await self._find(request)
+        board = await run_in_threadpool(publication.board_of, published)
+        headers = {"vary": "accept", "cache-control": "no-cache"}
+        altered = digest_of_json(published.event.board) != published.digest
+        name = published.digest.removeprefix("sha256:")
+        if form == "json":
+            body: dict[str, Json] = {
+                "digest": published.digest,
+                "frozen": True,
+                "published": format_time(published.time_us),
+                "sequence": published.sequence,
+                "altered": altered,
+                "document": published.event.board,
+                "names": {key: model.model_dump(mode="json") for key, model in published.event.names.items()},
+                "live": API,
+                "replay": f"tiltyard replay leaderboard {name}",
+            }
+            return Response(orjson.dumps(body), media_type="application/json", headers=headers)
+        if form == "csv":
+            return _csv(board.rows, f"leaderboard-{name[:12]}.csv", headers)
+        view = frozen_of(board, query, self._default, digest=name, time_us=published.time_us, altered=altered)
+        return render("leaderboard.html", headers=headers, unpublished=None, view=view, frozen=name)
+
+    async def _publish_new(self, shown: Shown) -> str | None:
+        """Append the event of a new board of the default settings; return why not, if the log refused."""
+        board, now_us = shown.leaderboard, self._clock_us()
+        if self._publish is None or not board.votes or shown.query.question != self._default.question:
             return None
-        event = LeaderboardPublished(
-            digest=board.digest,
-            method=board.ratings.method,
-            ruleset=board.evidence.ruleset,
-            votes=board.votes,
-            first_sequence=board.evidence.first_sequence,
-            last_sequence=board.evidence.last_sequence,
-        )
+        if self._published is None:
+            newest = await run_in_threadpool(publication.newest, self._log)
+            self._published = None if newest is None else (newest.digest, newest.time_us)
+        if self._published is not None:
+            digest, time_us = self._published
+            if digest == board.digest or time_us <= now_us < time_us + PUBLISH_EVERY_US:
+                return None
         try:
-            await self._publish(event)
+            await self._publish(await run_in_threadpool(publication.event_of, board))
         except Conflict:
             pass  # another process, or this one before a restart, published the same content
         except StorageFailed as error:
             return error.message
-        self._published = board.digest
+        self._published = board.digest, now_us
         return None
+
+
+_CHART_PARAMETERS: Final = ("theme", "size", "top", "v")
+
+
+def _no_page(form: Format | None) -> Format:
+    if form == "html":
+        raise InvalidRequest(
+            f"format is 'html'; the page is at {PAGE}, here are json and csv.", param="format"
+        )
+    return form or "json"
+
+
+async def _chart(request: Request, board: Leaderboard) -> Response:
+    theme = request.query_params.get("theme", THEMES[0])
+    size = request.query_params.get("size", SIZES[0])
+    top = request.query_params.get("top", str(CHART_ROWS))
+    if theme not in THEMES:
+        raise InvalidRequest(f"theme is {theme[:40]!r}; it may be {' or '.join(THEMES)}.", param="theme")
+    if size not in SIZES:
+        raise InvalidRequest(f"size is {size[:40]!r}; it may be {' or '.join(SIZES)}.", param="size")
+    if top != "all" and not (top.isascii() and top.isdigit()):
+        raise InvalidRequest(f"top is {top[:40]!r}; it may be a number or 'all'.", param="top")
+    bars = bars_of(board.rows)
+    current = content_key(bars)
+    svg = await run_in_threadpool(interval_chart, bars if top == "all" else bars[: int(top[:6])], theme, size)
+    # The page names the content in `v`, so what it asked for never changes.
+    kept = request.query_params.get("v") == current
+    return Response(
+        svg,
+        media_type="image/svg+xml",
+        headers={
+            "cache-control": "public, max-age=31536000, immutable" if kept else "no-cache",
+            # An image runs no script; its few styles are its own.
+            "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",
+        },
+    )
+
+
+def _csv(rows: Sequence[LeaderboardRow], name: str, headers: dict[str, str]) -> Response:
+    return Response(
+        to_csv(rows),
+        media_type="text/csv",
+        headers={**headers, "content-disposition": f'attachment; filename="{name}"'},
+    )
 
 
 def preferred_format(accept: str) -> Format:

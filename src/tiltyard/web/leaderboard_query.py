@@ -9,9 +9,11 @@ from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 
+from tiltyard.arena.boards import Question
 from tiltyard.errors import InvalidRequest, UnknownField
 from tiltyard.rating.admission import Window
 from tiltyard.rating.counts import BothBad
+from tiltyard.rating.options import RatingOptions
 
 Format: TypeAlias = Literal["html", "json", "csv"]
 SortKey: TypeAlias = Literal["rank", "name", "rating", "interval", "votes", "organization", "license"]
@@ -78,6 +80,15 @@ class LeaderboardQuery:
             sort=sort,
             order=_one_of(given, "order", ORDERS, FIRST_ORDER[sort]),
             format=_one_of(given, "format", FORMATS, None),
+        )
+
+    @property
+    def question(self) -> Question:
+        """What is to be computed; order and form do not matter for it."""
+        return Question(
+            options=RatingOptions(both_bad=self.both_bad),
+            window=Window.parse(self.window),
+            minimum_votes=self.minimum_votes,
         )
 
     def sorted_by(self, key: SortKey) -> LeaderboardQuery:

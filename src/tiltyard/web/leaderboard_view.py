@@ -18,7 +18,6 @@ from tiltyard.web.charts import (
 from tiltyard.web.leaderboard_query import LeaderboardQuery, SortKey
 
 PAGE: Final = "/leaderboard"
-CHART: Final = "/leaderboard/chart.svg"
 CHART_ROWS: Final = 30
 """Models in the chart that the page opens with; the rest is one click away."""
 MATRIX_ROWS: Final = 20
@@ -76,6 +75,15 @@ class ChartView:
 
 
 @dataclass(frozen=True)
+class Frozen:
+    """What a published board says of itself."""
+
+    published: str
+    altered: bool
+    """Whether its numbers are not those of its name."""
+
+
+@dataclass(frozen=True)
 class LeaderboardView:
     """All that `leaderboard.html` prints."""
 
@@ -98,24 +106,45 @@ class LeaderboardView:
     chart_alt: str
     charts_missing: str | None
     matrix: list[MatrixRow]
+    frozen: Frozen | None = None
+    """When and under which name it was published; `None` for the live board."""
     chart_rows: int = CHART_ROWS
     matrix_rows: int = MATRIX_ROWS
 
 
+def frozen_of(
+    board: Leaderboard,
+    query: LeaderboardQuery,
+    default: LeaderboardQuery,
+    *,
+    digest: str,
+    time_us: int,
+    altered: bool,
+) -> LeaderboardView:
+    """Prepare the page of a published board, at `/leaderboard/<digest>`."""
+    view = view_of(board, query, default, last_time_us=0, page=f"{PAGE}/{digest}")
+    return replace(view, frozen=Frozen(_moment(time_us) or "", altered))
+
+
 def view_of(
-    board: Leaderboard, query: LeaderboardQuery, default: LeaderboardQuery, *, last_time_us: int
+    board: Leaderboard,
+    query: LeaderboardQuery,
+    default: LeaderboardQuery,
+    *,
+    last_time_us: int,
+    page: str = PAGE,
 ) -> LeaderboardView:
     """Prepare a page."""
     bars = bars_of(board.rows)
     drawable = bool(bars) and CHARTS_MISSING is None
 
     def link(label: str, target: LeaderboardQuery) -> Link:
-        return Link(label, target.address(PAGE, default), target == query)
+        return Link(label, target.address(page, default), target == query)
 
     return LeaderboardView(
         board=board,
         rows=sort_rows(board.rows, query),
-        columns=columns(query, default),
+        columns=columns(query, default, page),
         ranked=sum(row.status == "ranked" for row in board.rows),
         rated=int((board.ratings.votes > 0).sum()),
         last_vote=_moment(last_time_us),
@@ -128,11 +157,13 @@ def view_of(
             link("count as ties", replace(query, both_bad="tie")),
             link("leave out", replace(query, both_bad="drop")),
         ],
-        json_address=replace(query, format="json").address(PAGE, default),
-        csv_address=replace(query, format="csv").address(PAGE, default),
+        json_address=replace(query, format="json").address(page, default),
+        csv_address=replace(query, format="csv").address(page, default),
         all_time_address=replace(query, window="all").address(PAGE, default),
-        chart=chart_view(board, query, default, str(CHART_ROWS)) if drawable else None,
-        chart_all=chart_view(board, query, default, "all") if drawable and len(bars) > CHART_ROWS else None,
+        chart=chart_view(board, query, default, page, str(CHART_ROWS)) if drawable else None,
+        chart_all=chart_view(board, query, default, page, "all")
+        if drawable and len(bars) > CHART_ROWS
+        else None,
         chart_alt=describe(bars),
         charts_missing=HOW_TO_INSTALL if CHARTS_MISSING else None,
         matrix=matrix(board),
@@ -167,14 +198,14 @@ def _sort_value(row: LeaderboardRow, key: SortKey) -> str | float | None:
             return row.model.name.casefold()
 
 
-def columns(query: LeaderboardQuery, default: LeaderboardQuery) -> list[Column]:
+def columns(query: LeaderboardQuery, default: LeaderboardQuery, page: str) -> list[Column]:
     """Make the column heads; those that sort are links, so no script is needed."""
 
     def sortable(label: str, css: str, key: SortKey, title: str | None = None) -> Column:
         direction = None
         if key == query.sort:
             direction = "ascending" if query.order == "asc" else "descending"
-        return Column(label, css, query.sorted_by(key).address(PAGE, default), direction, title)
+        return Column(label, css, query.sorted_by(key).address(page, default), direction, title)
 
     return [
         sortable(
@@ -192,13 +223,15 @@ def columns(query: LeaderboardQuery, default: LeaderboardQuery) -> list[Column]:
     ]
 
 
-def chart_view(board: Leaderboard, query: LeaderboardQuery, default: LeaderboardQuery, top: str) -> ChartView:
+def chart_view(
+    board: Leaderboard, query: LeaderboardQuery, default: LeaderboardQuery, page: str, top: str
+) -> ChartView:
     """Address the chart in both themes and both sizes; `v` names the content, so it may be kept for ever."""
     plain = replace(query, sort=default.sort, order=default.order, format=None)
     version = content_key(bars_of(board.rows))
 
     def address(theme: str, size: str) -> str:
-        return plain.address(CHART, default, theme=theme, size=size, top=top, v=version)
+        return plain.address(f"{page}/chart.svg", default, theme=theme, size=size, top=top, v=version)
 
     return ChartView(
         light=address("light", "wide"),
