@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from tiltyard.cli.eval_progress import ProgressLine
+from tiltyard.cli.judge_grader import JudgeGrader
 from tiltyard.cli.options import data_option
 from tiltyard.cli.settings import default_data_dir
 from tiltyard.client import DEFAULT_URL, ModelClient
@@ -118,6 +119,8 @@ class Asked:
     help="Class of the requests; batch waits for people.",
 )
 @click.option("--allow-code", is_flag=True, help="Run code of answers in the sandbox.")
+@click.option("--judge", "judge_name", help="Model for `judge` checks; without one they are unscored.")
+@click.option("--judge-url", help="Its server, if it is another one.")
 @price_option
 @out_option
 @json_option
@@ -140,6 +143,8 @@ def run(  # noqa: PLR0917  # click passes names
     concurrency: int,
     service_class: str,
     allow_code: bool,
+    judge_name: str | None,
+    judge_url: str | None,
     price: str | None,
     out: Path | None,
     as_json: bool,
@@ -169,7 +174,10 @@ def run(  # noqa: PLR0917  # click passes names
     for note in eval_set.notes:
         click.echo(f"note: {note}", err=True)
     with _log(data, create=True) as log:
-        failed, runs = asyncio.run(_run(log, url, api_key, asked, Marker(allow_code=allow_code)))
+        # The key is for the models' server; a judge elsewhere is not shown it.
+        judge = judge_name and JudgeGrader(log, judge_name, judge_url or url, None if judge_url else api_key)
+        marker = Marker(allow_code=allow_code, judge=judge or None)
+        failed, runs = asyncio.run(_run(log, url, api_key, asked, marker))
         report = _report(log, runs, eval_set, asked.items, cost, command=_command_line())
         paths = write_report(report, out or Path(f"eval-{eval_set.name}-{model.partition('@')[0]}"))
     _show(report, paths, as_json)
