@@ -26,6 +26,7 @@ _logger = logging.getLogger(__name__)
 PAGE: Final = "/arena/health"
 API: Final = "/api/arena/health"
 
+
 def titles() -> dict[str, str]:
     """What a check is called on the page."""
     return {
