@@ -45,6 +45,16 @@ def test_a_text_without_a_translation_and_one_that_nobody_says_are_told(
     assert "zh-Hant.po: not in it: 'Leaderboard'" in told
 
 
+def test_a_merge_with_conflicts_keeps_the_texts_of_both_sides(tmp_path: Path, wanted: object) -> None:
+    whole = (catalogs.CATALOGS / "zh-Hant.po").read_text(encoding="utf-8")
+    head, *entries = whole.split("\n\n")
+    half = len(entries) // 2
+    ours, theirs = "\n\n".join(entries[:half]), "\n\n".join(entries[half:])
+    path = tmp_path / "zh-Hant.po"
+    path.write_text(f"{head}\n\n<<<<<<< a\n{ours}\n=======\n{theirs}\n>>>>>>> b\n", encoding="utf-8")
+    assert catalogs.updated(path, wanted).decode() == whole
+
+
 @pytest.mark.parametrize(
     ("accept", "tag"),
     [
