@@ -142,7 +142,22 @@ def test_every_cause_of_a_failure_has_words_in_every_language(trouble: Trouble) 
     )
 
 
-OURS = frozenset("tiltyard English Python list tuple Enter Esc token tokens UTC JSON not_found".split())
+OURS = frozenset(
+    [
+        "tiltyard",
+        "English",
+        "Python",
+        "list",
+        "tuple",
+        "Enter",
+        "Esc",
+        "token",
+        "tokens",
+        "UTC",
+        "JSON",
+        "not_found",
+    ]
+)
 """Names, which are the same in every language."""
 
 
