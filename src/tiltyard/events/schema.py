@@ -612,7 +612,7 @@ class RubricRegistered(EventData):
     """Digest of the rubric in canonical JSON."""
     name: str
     """What people call it."""
-    content: dict[str, JsonValue]
+    rules: dict[str, JsonValue]
     """The rubric itself, so that a judgment can be understood, and asked for again."""
 
     def unique_key(self) -> str | None:

@@ -224,7 +224,7 @@ def _judgment_id(judge: Judge, rubric: Rubric, item: str, order: SideOrder, samp
 async def _register(log: EventLog, judge: Judge, rubric: Rubric) -> None:
     """Say once who judges and under what; another process may have said it in between."""
     registered = (
-        RubricRegistered(rubric=rubric.digest, name=rubric.name, content=rubric.content()),
+        RubricRegistered(rubric=rubric.digest, name=rubric.name, rules=rubric.content()),
         JudgeRegistered(judge=judge.digest, name=judge.name, specification=judge.specification()),
     )
     for data in registered:
