@@ -76,11 +76,11 @@ def make_pages(running: Running) -> Starlette:
         client=running.client,
         contestants=lambda: entrants(running),
         routes=[
-            *board,
             *sensors,
+            *board,
             *health_routes(health),
             *review_routes(recorded, reviewers(log)),
-        ],
+        ],  # a board's name could be any word, so it comes last
         pairing=InformedPairing(log, pairing, recorded=recorded),
         sessions=SessionLimits(running.settings.file.arena.sessions),
         outages=Outages(failures=pairing.outage_failures, rest_s=pairing.outage_rest_s),
