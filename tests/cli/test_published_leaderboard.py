@@ -106,6 +106,7 @@ def tamper(folder: Path, change: Callable[[str], str], type_name: str) -> None:
     ],
 )
 def test_every_number_comes_again_after_later_votes(folder: Path, options: tuple[str, ...]) -> None:
+    """arena-hard-auto #54: a board that nobody can compute again cannot be argued about."""
     name = publish(folder, *options)
     append(folder, [cast(10_000 + number, "gpt-4", "alpaca-13b", "b") for number in range(30)])
     replayed = run("replay", "leaderboard", name, "--data", str(folder), "--json").output
@@ -161,6 +162,7 @@ def test_a_tampered_vote_is_told_from_a_tampered_number(folder: Path) -> None:
 
 
 def test_the_name_is_the_digest_of_the_document_and_the_same_board_is_published_once(folder: Path) -> None:
+    """FastChat #1540, #2637: here the numbers and pair counts behind a board are one event with a name."""
     name = publish(folder)
     assert publish(folder) == name
     with EventLog.open(folder / "log.db", keys=folder / "keys.db") as log:

@@ -35,6 +35,7 @@ from tiltyard.events.schema import (
     VoteImportFinished,
     VoteImportStarted,
     VoteImportWithdrawn,
+    VoteReviewed,
     VotesImported,
     VoteWithdrawn,
     WorkerReady,
@@ -128,6 +129,7 @@ def test_every_type_has_a_readable_line(tmp_path: Path) -> None:
         WorkerStopped(worker="w", reason="line one\nline two"),
         SubjectErased(erased="s", keys_destroyed=1, reason="asked"),
         *eval_events(),
+        VoteReviewed(of="voter", name="voter_1", decision="keep", reason="honest", by="ann"),
         VoteImportStarted(
             import_id="imp_1",
             source="lmsys",

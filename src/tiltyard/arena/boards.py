@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Final, NamedTuple
 
@@ -26,17 +26,19 @@ from tiltyard.arena.recorded_votes import RecordedVoteRow, RecordedVotes
 from tiltyard.errors import InvalidRequest
 from tiltyard.identity.canonical import Json
 from tiltyard.identity.manifest import Frozen
-from tiltyard.rating.admission import Window
+from tiltyard.rating.admission import MICROSECONDS_PER_DAY, Window
 from tiltyard.rating.leaderboard import Evidence, Leaderboard, lay_out
-from tiltyard.rating.options import Rated, RatingOptions, expanded, rate
+from tiltyard.rating.options import Rated, RatingOptions, expanded, rate, rate_over_time
 from tiltyard.rating.outcomes import EVENT_LABELS
 from tiltyard.rating.rated_models import RatedModel, rated_models
 from tiltyard.rating.ruleset import REASONS, Judged, Ruleset
-from tiltyard.rating.slices import Condition
+from tiltyard.rating.slices import Condition, Period
 from tiltyard.rating.style import SPEED, STYLE
 from tiltyard.rating.votes import Votes
 
 MINUTE_US: Final = 60_000_000
+MOST_WINDOWS: Final = 40
+"""In a history: more would not be seen on a screen."""
 _KEPT_BOARDS: Final = 64
 LENGTH: Final = "length"
 """Trait of a vote: tokens of its two answers, their mean."""
@@ -71,6 +73,17 @@ class Board(NamedTuple):
     """Log position up to which events were read."""
 
 
+class History(NamedTuple):
+    """Ratings over time: windows that roll, each rated alone."""
+
+    days: int
+    """Length of a window: 30, or fewer where the votes span no more than that."""
+    step_days: int
+    """From the end of one window to the end of the next."""
+    windows: tuple[tuple[Period, Rated], ...]
+    """Oldest first."""
+
+
 class _Asked(Frozen):
     """`Evidence.question`, read back."""
 
@@ -91,6 +104,8 @@ class Boards:
         self.minimum_votes = minimum_votes
         self._answers = AnswerTraits(recorded.log)
         self._kept: OrderedDict[tuple[Question, int | None, int], Board] = OrderedDict()
+        self._history: tuple[tuple[Question, str], History] | None = None
+        """The one that was asked for last."""
         self._erasures = 0
         self._one_at_a_time = Lock()
 
@@ -119,6 +134,19 @@ class Boards:
             self._kept.move_to_end(key)
             return board
 
+    def history(self, question: Question, *, now_us: int) -> History:
+        """Rate rolling windows of the votes that `ask` counts, at most `MOST_WINDOWS` of them.
+
+        Windows end at midnights UTC and are half-open; simultaneous ranks and resamples are left out.
+        """
+        options = replace(question.options, bootstrap=0)
+        board = self.ask(question, now_us=now_us)
+        key = question, board.leaderboard.digest
+        with self._one_at_a_time:
+            if self._history is None or self._history[0] != key:
+                self._history = key, _history(board.votes, options)
+            return self._history[1]
+
     def again(self, asked: Mapping[str, Json]) -> Board:
         """Ask once more what `Evidence.question` holds: the same events under the same rules.
 
@@ -146,7 +174,7 @@ class Boards:
         rows = self.recorded.votes(read_to=read_to)
         if until_us is not None:
             rows = [row for row in rows if row.time_us < until_us]
-        judged = self.recorded.judged(rows, ruleset)
+        judged = self.recorded.judged(rows, ruleset, read_to=read_to)
         models = rated_models(
             registered for place, registered in self.recorded.read().identities if place <= read_to
         )
@@ -192,6 +220,17 @@ class Boards:
         )
         last_time_us = max((row.time_us for row in counted), default=0)
         return Board(leaderboard, rated, votes, last_time_us, read_to)
+
+
+def _history(votes: Votes, options: RatingOptions) -> History:
+    times = votes.need_times()
+    if not len(times):
+        return History(30, 1, ())
+    span = int(times.max() - times.min()) // MICROSECONDS_PER_DAY + 1
+    days = next(days for least, days in ((45, 30), (12, 7), (0, 1)) if span > least)
+    step_days = -(-max(span - days, 1) // (MOST_WINDOWS - 1))
+    windows = tuple(rate_over_time(votes, options, days=days, step_days=step_days))
+    return History(days, step_days, windows)
 
 
 def votes_of(

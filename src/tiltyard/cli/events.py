@@ -45,6 +45,7 @@ from tiltyard.events.schema import (
     VoteImportFinished,
     VoteImportStarted,
     VoteImportWithdrawn,
+    VoteReviewed,
     VotesImported,
     VoteWithdrawn,
     WorkerReady,
@@ -220,6 +221,8 @@ def _gist(data: EventData) -> str:
             return f"vote {data.vote}: {data.reason}"
         case BattleShared():
             return f"by {data.voter}"
+        case VoteReviewed():
+            return f"{data.decision} this {data.of}, says {data.by}: {data.reason}"
         case RulesetAdopted():
             return f"{data.ruleset}: {data.votes_after} votes count, {data.votes_before} before"
         case LeaderboardPublished():

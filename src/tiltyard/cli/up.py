@@ -22,6 +22,7 @@ from tiltyard.arena.pairing import Entrant
 from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.arena.sessions import SessionLimits
 from tiltyard.cli.options import config_option, data_option, host_option, port_option
+from tiltyard.cli.reviewers import reviewers
 from tiltyard.cli.rulesets import ruleset_of
 from tiltyard.cli.serving import Running, serve
 from tiltyard.cli.settings import FILE_NAME, Settings, default_data_dir, load_settings
@@ -30,6 +31,7 @@ from tiltyard.telemetry.arena_metrics import ArenaMetrics
 from tiltyard.web.app import create_web
 from tiltyard.web.health import figures_of, health_routes
 from tiltyard.web.leaderboard import leaderboard_routes
+from tiltyard.web.review import review_routes
 from tiltyard.web.sensors import sensor_routes
 
 
@@ -73,8 +75,13 @@ def make_pages(running: Running) -> Starlette:
         log=log,
         client=running.client,
         contestants=lambda: entrants(running),
-        routes=[*board, *sensors, *health_routes(health)],
-        pairing=InformedPairing(log, pairing),
+        routes=[
+            *sensors,
+            *board,
+            *health_routes(health),
+            *review_routes(recorded, reviewers(log)),
+        ],  # a board's name could be any word, so it comes last
+        pairing=InformedPairing(log, pairing, recorded=recorded),
         sessions=SessionLimits(running.settings.file.arena.sessions),
         outages=Outages(failures=pairing.outage_failures, rest_s=pairing.outage_rest_s),
         appends=appends,

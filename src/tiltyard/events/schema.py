@@ -924,6 +924,8 @@ class EvalRunStarted(EventData):
     """Whether the server told the behaviour digest."""
     settings: dict[str, JsonValue]
     """Fields of every request, such as `temperature`."""
+    marking: dict[str, JsonValue] = Field(default_factory=dict)
+    """What the set leaves open: whether `code` runs, digest of the `judge`; empty where no check depends on it."""
     seed: Seed
     """From which the seed of each sample is derived."""
     repeat: int
@@ -1010,6 +1012,22 @@ class EvalRunFinished(EventData):
     """Mean score over items; `None` without any."""
     outputs_digest: str
     """Keyed digest of all outputs, by item and sample."""
+
+
+class VoteReviewed(EventData):
+    """Written by `tiltyard rules decide` and by `POST /api/arena/review` when somebody has looked at a vote or a voter."""
+
+    TYPE: ClassVar[str] = "tiltyard.vote.reviewed.v1"
+    of: Literal["vote", "voter"]
+    """What was looked at."""
+    name: str
+    """Battle id of the vote, or pseudonymous voter id; also the event's subject."""
+    decision: Literal["keep", "exclude", "withdraw"]
+    """Let it count whatever the rules say, leave it out, or leave it to the rules again; the newest one holds."""
+    reason: str
+    """Why, in words."""
+    by: str
+    """Who decided: a name that was given, or the id of an API key."""
 
 
 class ImportedVote(Frozen):
@@ -1272,6 +1290,7 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     EvalItemFinished,
     EvalItemFailed,
     EvalRunFinished,
+    VoteReviewed,
     VoteImportStarted,
     VotesImported,
     JudgmentsImported,
