@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from arena_standin import Gate, Refuse
-from arena_yard import CONTESTANTS, Yard
+from arena_yard import CONTESTANTS, Yard, listen, open_battle
 from playwright.sync_api import Page, expect
 from test_browser import NAMES, agree, browser, no_sideways_scroll, open_page, pytestmark, wait_for_vote
 
@@ -93,10 +93,16 @@ def test_every_page_of_the_arena_passes_axe_in_both_themes_and_fits_a_phone(
     page.get_by_role("button", name="Make a link to share").click()
     page.get_by_role("link", name="The link to this battle").click()
     check(page, axe, "shared battle")
-    page.goto(f"{yard.url}/leaderboard")
-    check(page, axe, "leaderboard")
-    page.goto(f"{yard.url}/nowhere")
-    check(page, axe, "error")
+    for choice in ("b", "tie", "both_bad"):
+        with yard.visitor() as visitor:
+            battle, token = open_battle(visitor)
+            listen(visitor, battle)
+            visitor.post(
+                f"/api/arena/battles/{battle}/vote", json={"vote_token": token, "choice": choice}
+            ).raise_for_status()
+    for place in ("/leaderboard", "/leaderboard/sensors", "/arena/health", "/nowhere"):
+        page.goto(yard.url + place)
+        check(page, axe, place)
 
 
 def test_a_void_battle_and_a_refusal_in_chinese_pass_axe(

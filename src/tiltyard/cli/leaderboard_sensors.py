@@ -18,7 +18,7 @@ from tiltyard.rating.leaderboard import Leaderboard
 from tiltyard.rating.sensors import SensorRow, Speed, sensor_rows
 from tiltyard.rating.shares import Share
 from tiltyard.rating.sources import gathered
-from tiltyard.web.sensors import HEADINGS, to_json
+from tiltyard.web.sensors import headings, to_json
 
 SOURCES = ()
 """Readers of what judges, fixed sets and experts say."""
@@ -53,7 +53,7 @@ def _table(board: Leaderboard, rows: list[SensorRow]) -> Table:
         "rating", "won", "first token", "p99", "tokens/s", "memory", "1,000 calls", "cut", "refused", "failed",
     ):  # fmt: skip
         table.add_column(heading, justify="right")
-    for heading in HEADINGS.values():
+    for heading in headings().values():
         table.add_column(heading.lower())
     ratings = {row.model.key: row for row in board.rows}
     for row in rows:
@@ -67,7 +67,7 @@ def _table(board: Leaderboard, rows: list[SensorRow]) -> Table:
             _percent(None if measured is None else measured.truncated),
             _percent(None if measured is None else measured.refused),
             _percent(None if measured is None else measured.failed),
-            *(_said(row, kind) for kind in HEADINGS),
+            *(_said(row, kind) for kind in headings()),
         )
     return table
 

@@ -6,7 +6,6 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Final
 
 from starlette.concurrency import run_in_threadpool
@@ -19,6 +18,7 @@ from tiltyard.errors import StorageFailed
 from tiltyard.rating.shares import Share
 from tiltyard.telemetry.arena_metrics import MAX_MODELS, ArenaMetrics
 from tiltyard.web.failures import json_response
+from tiltyard.web.languages import gettext, moment, ngettext, number_in_words, percent
 from tiltyard.web.templating import render
 
 _logger = logging.getLogger(__name__)
@@ -26,17 +26,19 @@ _logger = logging.getLogger(__name__)
 PAGE: Final = "/arena/health"
 API: Final = "/api/arena/health"
 
-TITLES: Final = {
-    "pair_assignment": "Pairs are drawn as recorded",
-    "side_assignment": "Sides are drawn as recorded",
-    "availability": "Models answer",
-    "availability_now": "Answers in the last hour",
-    "truncation": "Answers are whole",
-    "vote_write": "Votes are written at once",
-    "data_lag": "Tables follow the log",
-    "voting": "People vote",
-}
-"""What a check is called on the page."""
+
+def titles() -> dict[str, str]:
+    """What a check is called on the page."""
+    return {
+        "pair_assignment": gettext("Pairs are drawn as recorded"),
+        "side_assignment": gettext("Sides are drawn as recorded"),
+        "availability": gettext("Models answer"),
+        "availability_now": gettext("Answers in the last hour"),
+        "truncation": gettext("Answers are whole"),
+        "vote_write": gettext("Votes are written at once"),
+        "data_lag": gettext("Tables follow the log"),
+        "voting": gettext("People vote"),
+    }
 
 
 def health_routes(
@@ -49,11 +51,12 @@ def health_routes(
         return render(
             "health.html",
             health=found,
-            titles=TITLES,
+            titles=titles(),
             at=_moment(found.at_us),
             until=_moment(found.until_us),
             percent=_percent,
             range=_range,
+            number=number_in_words,
             age=_age,
         )
 
@@ -120,7 +123,7 @@ def show(found: ArenaHealth, metrics: ArenaMetrics) -> None:
 
 
 def _moment(time_us: int) -> str:
-    return datetime.fromtimestamp(time_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return moment(time_us, "short")
 
 
 def _percent(share: Share) -> str:
@@ -128,7 +131,7 @@ def _percent(share: Share) -> str:
     >>> _percent(Share(1, 3, 1 / 3, 0.06, 0.79))
     '33.3%'
     """
-    return "–" if share.share is None else f"{100 * share.share:.1f}%"
+    return "–" if share.share is None else percent(share.share, 1)
 
 
 def _range(share: Share) -> str:
@@ -142,8 +145,10 @@ def _age(seconds: float) -> str:
     >>> _age(75.0), _age(7300.0)
     ('1 minute', '2 hours')
     """
-    for size, name in ((86_400, "day"), (3_600, "hour"), (60, "minute")):
-        if seconds >= size:
-            count = int(seconds // size)
-            return f"{count} {name}{'' if count == 1 else 's'}"
-    return f"{int(seconds)} seconds"
+    if seconds >= 86_400:
+        return ngettext("%(num)s day", "%(num)s days", int(seconds // 86_400))
+    if seconds >= 3_600:
+        return ngettext("%(num)s hour", "%(num)s hours", int(seconds // 3_600))
+    if seconds >= 60:
+        return ngettext("%(num)s minute", "%(num)s minutes", int(seconds // 60))
+    return ngettext("%(num)s second", "%(num)s seconds", int(seconds))

@@ -17,11 +17,16 @@ from tiltyard.rating.leaderboard import Leaderboard
 from tiltyard.rating.sensors import SensorRow, sensor_rows
 from tiltyard.rating.sources import Source, gathered
 from tiltyard.web.failures import json_response
+from tiltyard.web.languages import gettext
 from tiltyard.web.templating import render
 
 PAGE: Final = "/leaderboard/sensors"
 API: Final = "/api/leaderboard/sensors"
-HEADINGS: Final = {"judge": "Judges", "fixed_set": "Fixed sets", "expert": "Experts"}
+
+
+def headings() -> dict[str, str]:
+    """What the kinds of other sources are called on the page."""
+    return {"judge": gettext("Judges"), "fixed_set": gettext("Fixed sets"), "expert": gettext("Experts")}
 
 
 def sensor_routes(
@@ -49,7 +54,7 @@ def sensor_routes(
             board=found,
             ratings={row.model.key: row for row in found.rows},
             rows=rows,
-            headings=HEADINGS,
+            headings=headings(),
             names={row.behaviour: row.name for row in rows},
             disagreements=list(dict.fromkeys(one for row in rows for one in row.disagrees)),
         )
