@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import random
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -349,7 +350,7 @@ def test_a_published_board_stays_at_its_address_and_says_that_it_is_frozen(
     client = start()
     live = client.get("/api/leaderboard").json()
     page = client.get("/leaderboard").text
-    address = page.split('href="/leaderboard/')[1].split('"')[0]
+    address = re.findall(r'href="/leaderboard/([0-9a-f]{64})"', page)[0]
     assert f"sha256:{address}" == live["digest"]
     for number in range(30):
         vote(log, 9000 + number, 0, 1, "b")
@@ -545,6 +546,43 @@ def test_an_answer_is_kept_until_there_is_another_vote(log: EventLog) -> None:
     assert (first.leaderboard.votes, second.leaderboard.votes) == (44, 45)
     earlier = boards.again(first.leaderboard.evidence.question)
     assert earlier.leaderboard.digest == first.leaderboard.digest
+
+
+@pytest.mark.parametrize("tag", ["zh-Hant", "zh-Hans"])
+def test_the_board_speaks_the_language_of_its_reader(start: Start, log: EventLog, tag: str) -> None:
+    register(log)
+    cast(log)
+    client = start()
+    cookie = {"cookie": f"tiltyard_language={tag}"}
+    live = client.get(
+        "/leaderboard?control=left&minimum_votes=4&where=turns>=1&ties=davidson", headers=cookie
+    )
+    plain = client.get("/leaderboard", headers=cookie).text
+    frozen = re.findall(r'href="(/leaderboard/[0-9a-f]{64})"', plain)[0]
+    for page in (live.text, plain, client.get(frozen, headers=cookie).text):
+        assert f'<html lang="{tag}"' in page
+        body = re.sub(r"(?s)<head>.*?</head>|<(code|abbr)\b.*?</\1>|<dd class=\"digest\".*?</dd>", " ", page)
+        body = re.sub(
+            r'(?s)<details class="languages".*?</details>|<p class="notice warn">.*?</p>', " ", body
+        )
+        for model in MODELS:
+            body = body.replace(model.name, " ")
+        said = re.findall(r'(?:aria-label|title|alt)="([^"]*)"', body) + re.findall(r">([^<]+)", body)
+        words = {word for text in said for word in re.findall(r"[A-Za-z][a-z]{2,}", text)}
+        assert words <= {
+            "Test",
+            "bench",
+            "Apache",
+            "stand",
+            "bold",
+            "tiltyard",
+            "Parquet",
+            "Bradley",
+            "Terry",
+            "Elo",
+            "UTC",
+            "token",
+        }
 
 
 def test_a_full_disk_still_shows_the_board_and_says_that_it_was_not_published(
