@@ -18,6 +18,7 @@ from typing import Literal, get_args
 
 import httpx2
 
+from tiltyard.arena.consent import CONSENT_VERSION
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import Choice, VoteCast
 
@@ -65,7 +66,10 @@ class Voter:
 
     async def come(self) -> None:
         """Open a battle and read until both sides have ended."""
-        body = {"messages": [{"role": "user", "content": f"Question {self.number}?"}]}
+        body = {
+            "messages": [{"role": "user", "content": f"Question {self.number}?"}],
+            "consent": CONSENT_VERSION,
+        }
         for _ in range(TRIES):
             opened = await self.browser.post("/api/arena/battles", json=body)
             if opened.status_code == 201:
@@ -76,9 +80,13 @@ class Voter:
         if self.habit == "leaves":
             await self._read(lines=2)
         for attempt in range(TRIES):
-            if "true" in await self._read():
+            if '"can_vote":true' in await self._read():
                 return
-            await self.browser.post(f"/api/arena/battles/{self.outcome.battle}/regenerate")
+            again = await self.browser.post(f"/api/arena/battles/{self.outcome.battle}/redraw")
+            if again.status_code == 201:  # a side failed: another pair has the question now
+                self.outcome.battle, self.outcome.token = again.json()["battle"], again.json()["vote_token"]
+            else:
+                await self.browser.post(f"/api/arena/battles/{self.outcome.battle}/regenerate")
             await asyncio.sleep(PAUSE_S * min(attempt, 10))
         raise RuntimeError(f"{self.outcome.battle} never had two answers")
 

@@ -28,6 +28,7 @@ from tiltyard.events.schema import (
     RulesetAdopted,
     SubjectErased,
     TenantSet,
+    VoteReviewed,
     VoteWithdrawn,
     WorkerReady,
     WorkerStopped,
@@ -120,6 +121,7 @@ def test_every_type_has_a_readable_line(tmp_path: Path) -> None:
         WorkerStopped(worker="w", reason="line one\nline two"),
         SubjectErased(erased="s", keys_destroyed=1, reason="asked"),
         *eval_events(),
+        VoteReviewed(of="voter", name="voter_1", decision="keep", reason="honest", by="ann"),
     ]
     with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
         for event in events:

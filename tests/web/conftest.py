@@ -12,11 +12,15 @@ from arena_yard import CONTESTANTS, REPLAY, Yard
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from tiltyard.arena.boards import Boards
 from tiltyard.arena.pairing import Entrant
+from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.arena.transcript import Limits
 from tiltyard.client import ModelClient
 from tiltyard.events.log import EventLog
+from tiltyard.rating.ruleset import Ruleset
 from tiltyard.web.app import create_web
+from tiltyard.web.leaderboard import leaderboard_routes
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
@@ -53,6 +57,9 @@ def open_yard(log: EventLog, models: StandIn, models_url: str) -> Iterator[Calla
             rng=random.Random(7),
             limits=limits,
             replay=REPLAY,
+            routes=leaderboard_routes(
+                boards=Boards(RecordedVotes(log, Ruleset(least_seconds=0)), minimum_votes=1)
+            ),
         )
 
         @asynccontextmanager

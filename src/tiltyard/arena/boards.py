@@ -174,7 +174,7 @@ class Boards:
         rows = self.recorded.votes(read_to=read_to)
         if until_us is not None:
             rows = [row for row in rows if row.time_us < until_us]
-        judged = self.recorded.judged(rows, ruleset)
+        judged = self.recorded.judged(rows, ruleset, read_to=read_to)
         models = rated_models(
             registered for place, registered in self.recorded.read().identities if place <= read_to
         )

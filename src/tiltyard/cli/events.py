@@ -40,6 +40,7 @@ from tiltyard.events.schema import (
     TenantSet,
     TextsEmbedded,
     VoteCast,
+    VoteReviewed,
     VoteWithdrawn,
     WorkerReady,
     WorkerStopped,
@@ -214,6 +215,8 @@ def _gist(data: EventData) -> str:
             return f"vote {data.vote}: {data.reason}"
         case BattleShared():
             return f"by {data.voter}"
+        case VoteReviewed():
+            return f"{data.decision} this {data.of}, says {data.by}: {data.reason}"
         case RulesetAdopted():
             return f"{data.ruleset}: {data.votes_after} votes count, {data.votes_before} before"
         case LeaderboardPublished():

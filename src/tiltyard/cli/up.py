@@ -22,6 +22,7 @@ from tiltyard.arena.pairing import Entrant
 from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.arena.sessions import SessionLimits
 from tiltyard.cli.options import config_option, data_option, host_option, port_option
+from tiltyard.cli.reviewers import reviewers
 from tiltyard.cli.rulesets import ruleset_of
 from tiltyard.cli.serving import Running, serve
 from tiltyard.cli.settings import FILE_NAME, Settings, default_data_dir, load_settings
@@ -30,6 +31,7 @@ from tiltyard.telemetry.arena_metrics import ArenaMetrics
 from tiltyard.web.app import create_web
 from tiltyard.web.health import figures_of, health_routes
 from tiltyard.web.leaderboard import leaderboard_routes
+from tiltyard.web.review import review_routes
 from tiltyard.web.sensors import sensor_routes
 
 
@@ -75,10 +77,11 @@ def make_pages(running: Running) -> Starlette:
         contestants=lambda: entrants(running),
         routes=[
             *sensors,
-            *board,
+            *board,  # after the others below /leaderboard/: any word may be a board's name
             *health_routes(health),
-        ],  # a board's name could be any word, so it comes last
-        pairing=InformedPairing(log, pairing),
+            *review_routes(recorded, reviewers(log)),
+        ],
+        pairing=InformedPairing(log, pairing, recorded=recorded),
         sessions=SessionLimits(running.settings.file.arena.sessions),
         outages=Outages(failures=pairing.outage_failures, rest_s=pairing.outage_rest_s),
         appends=appends,

@@ -6,7 +6,6 @@ happened, happened; a vote for a battle that nobody opened is still in `votes`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
@@ -37,6 +36,7 @@ from tiltyard.events.tables import (
     tenant_terms,
     votes,
 )
+from tiltyard.identity.canonical import canonical_json
 
 Change = tuple[str, dict[str, object]]
 """The name of a statement in `_STATEMENTS` (its first word is the table), and its parameters."""
@@ -196,7 +196,7 @@ def _changes(event: StoredEvent) -> Iterator[Change]:
                 {
                     "tenant": data.tenant,
                     "sequence": event.sequence,
-                    "terms_json": None if data.terms is None else json.dumps(data.terms, sort_keys=True),
+                    "terms_json": None if data.terms is None else canonical_json(data.terms).decode(),
                 },
             )
         case ApiKeyEnded():

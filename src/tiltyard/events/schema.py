@@ -1012,6 +1012,22 @@ class EvalRunFinished(EventData):
     """Keyed digest of all outputs, by item and sample."""
 
 
+class VoteReviewed(EventData):
+    """Written by `tiltyard rules decide` and by `POST /api/arena/review` when somebody has looked at a vote or a voter."""
+
+    TYPE: ClassVar[str] = "tiltyard.vote.reviewed.v1"
+    of: Literal["vote", "voter"]
+    """What was looked at."""
+    name: str
+    """Battle id of the vote, or pseudonymous voter id; also the event's subject."""
+    decision: Literal["keep", "exclude", "withdraw"]
+    """Let it count whatever the rules say, leave it out, or leave it to the rules again; the newest one holds."""
+    reason: str
+    """Why, in words."""
+    by: str
+    """Who decided: a name that was given, or the id of an API key."""
+
+
 class Unrecognised(EventData):
     """Stands in for an event of a type that this version does not know; never written."""
 
@@ -1052,4 +1068,5 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     EvalItemFinished,
     EvalItemFailed,
     EvalRunFinished,
+    VoteReviewed,
 )
