@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from playwright.sync_api import expect, sync_playwright
 
+from tiltyard.arena.answer_traits import LACKING
 from tiltyard.arena.boards import MINUTE_US, Boards, Question
 from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.client import ModelClient
@@ -27,10 +28,11 @@ from tiltyard.identity.canonical import digest_of_json
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Deployment
 from tiltyard.rating.admission import Window
-from tiltyard.rating.ruleset import Ruleset
+from tiltyard.rating.ruleset import REASONS, Ruleset
 from tiltyard.web import charts
 from tiltyard.web.app import create_web
 from tiltyard.web.leaderboard import PUBLISH_EVERY_US, leaderboard_routes, preferred_format
+from tiltyard.web.leaderboard_columns import REASON_WORDS
 from tiltyard.web.security import CONTENT_SECURITY_POLICY
 
 MODELS = [entrant("quillon"), entrant("vamplate"), entrant("<b>bold</b>")]
@@ -587,6 +589,10 @@ def test_the_board_speaks_the_language_of_its_reader(start: Start, log: EventLog
             "UTC",
             "token",
         }
+
+
+def test_every_reason_for_which_a_vote_is_left_out_has_words_in_every_language() -> None:
+    assert {reason.replace("_", " ") for reason in (*REASONS, LACKING)} == set(REASON_WORDS)
 
 
 def test_a_full_disk_still_shows_the_board_and_says_that_it_was_not_published(

@@ -20,7 +20,9 @@ _NOTES: Final = (
     to_tell("the fit did not converge; do not rely on this rating"),
 )
 """What `LeaderboardRow.notes` says, marked for the catalogs: the template looks it up."""
-_REASONS: Final = (
+REASON_WORDS: Final = (
+    to_tell("withdrawn"),
+    to_tell("excluded by review"),
     to_tell("same behaviour on both sides"),
     to_tell("identity leak"),
     to_tell("too fast"),
