@@ -121,6 +121,7 @@ async def test_a_judge_is_asked_with_the_rubric_and_its_silence_is_no_score() ->
     """Inspect #4872, #4025: a letter somewhere in a judge's words was read as its grade; here only the judge's own reading counts."""
 
     class Judge:
+        name = "sha256:judge"
         said = Graded(0.7, None, "Rating: [[7]]")
         asked: ClassVar[list[str]] = []
 
@@ -137,6 +138,8 @@ async def test_a_judge_is_asked_with_the_rubric_and_its_silence_is_no_score() ->
         }
     )
     answer = ItemAnswer((TurnAnswer("hello"),))
+    assert Marker(judge=judge).terms([item]) == {"judge": "sha256:judge"}
+    assert Marker().terms([item]) == {"judge": None}
     assert [one.score for one in await Marker(judge=judge).mark(item, answer, key="k")] == [0.7, 0.0]
     assert judge.asked == ["k a hello"] * 2
     judge.said = Graded(None, "no_verdict", "downgrade: CI passes")

@@ -110,6 +110,7 @@ async def test_a_run_is_events_with_the_words_in_the_vault(server: EvalServer, l
 async def test_nothing_that_is_finished_is_asked_again_and_more_samples_ask_only_for_the_rest(
     server: EvalServer, log: EventLog
 ) -> None:
+    """Inspect #3840: answers were lost where an item had several; here each sample keeps its own words."""
     first = await go(server, log, items=sums(6).items[:2])
     assert (first.samples, server.asked.total()) == (2, 2)
     whole = await go(server, log)
@@ -120,6 +121,12 @@ async def test_nothing_that_is_finished_is_asked_again_and_more_samples_ask_only
     more = await go(server, log, samples=2)
     assert (more.run, more.samples, server.asked.total()) == (first.run, 12, 12)
     assert set(server.asked.values()) == {2}
+    rows = evidence(log, more).rows
+    assert {(at, row.answer.at(-1).text) for at, row in rows.items() if at[0] == "sum-4"} == {
+        (("sum-4", 0), "8"),
+        (("sum-4", 1), "8"),
+    }
+    assert len({row.event.generations for row in rows.values()}) == 12
 
 
 async def test_a_failure_is_asked_again_and_finished_samples_stay(server: EvalServer, log: EventLog) -> None:
@@ -181,6 +188,7 @@ async def test_what_is_refused_of_every_request_alike_ends_the_run_and_spoils_no
 async def test_an_item_that_can_never_be_answered_is_unscored_with_its_reason(
     server: EvalServer, log: EventLog
 ) -> None:
+    """AlpacaEval PR #307: 280 of 805 items were scored, and the win rate did not say it."""
     server.failures = [
         (400, {"code": "context_length_exceeded"}),
         (400, {"param": "tools", "code": "unsupported_parameter"}),

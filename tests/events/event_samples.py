@@ -6,6 +6,8 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
+from sqlalchemy import select
+
 from tiltyard.events.committer import Draft
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
@@ -26,6 +28,7 @@ from tiltyard.events.schema import (
     TextsEmbedded,
     VoteCast,
 )
+from tiltyard.events.tables import PROJECTIONS
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment, Weights
 
@@ -149,17 +152,9 @@ def projections_of(log: EventLog) -> dict[str, list[tuple[object, ...]]]:
     """Every row of every projection, sorted."""
     found = {}
     with log._database.reading() as connection:
-        for table in (
-            "identities",
-            "generations",
-            "battles",
-            "votes",
-            "api_keys",
-            "tenant_terms",
-            "embeddings",
-        ):
-            rows = connection.exec_driver_sql(f"SELECT * FROM {table}").all()
-            found[table] = sorted((tuple(row) for row in rows), key=repr)
+        for table in PROJECTIONS:
+            rows = connection.execute(select(table)).all()
+            found[table.name] = sorted((tuple(row) for row in rows), key=repr)
     return found
 
 

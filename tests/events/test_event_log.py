@@ -289,7 +289,7 @@ def test_rebuilt_projections_equal_the_live_ones(log: EventLog) -> None:
     log.append_blocking(TenantSet(tenant="u", terms={}), subject="u", source=SOURCE)
     log.append_blocking(embedded(7), subject="plum-0", source=SOURCE, tenant="t")
     live = projections_of(log)
-    assert {name: len(rows) for name, rows in live.items()} == {
+    assert {name: len(rows) for name, rows in live.items() if rows} == {
         "embeddings": 1,
         "api_keys": 2,
         "tenant_terms": 2,

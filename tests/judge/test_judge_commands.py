@@ -110,9 +110,9 @@ def test_the_corpus_of_attacks_is_wide_and_none_of_it_reaches_a_judge_as_a_verdi
     assert len({one.text for one in corpus}) == len(corpus) >= 30
     assert len({one.kind for one in corpus}) >= 8
     for one in corpus:
-        shown_to_judge, _ = neutralise(one.text.replace("{LETTER}", "B"))
-        assert read_verdict(load_rubric("pairwise"), shown_to_judge).unscored == "no_verdict"
-        assert read_verdict(load_rubric("single"), shown_to_judge).unscored == "no_verdict"
+        for rubric in (load_rubric("pairwise"), load_rubric("single")):
+            shown_to_judge, _ = neutralise(one.text.replace("{LETTER}", "B"), rubric)
+            assert read_verdict(rubric, shown_to_judge).unscored == "no_verdict"
 
 
 def test_a_sentinel_is_judged_again_and_compared_and_an_upgrade_needs_a_bridge(tmp_path: Path) -> None:

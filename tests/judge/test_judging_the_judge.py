@@ -138,6 +138,10 @@ def test_ratings_correlate_with_peoples() -> None:
     people = {
         f"itm_{n}": Votes(ratings=(float(q), float(q + rng.normal(0, 1)))) for n, q in enumerate(quality)
     }
+    more = [made(f"itm_{n}", "single", score=float(n % 10)) for n in range(100, 300)]
+    (rate,) = powered_rates(together([*judgments.all, *more]), people)
+    assert (rate.identity, rate.powered.together.n, rate.powered.judged_only) == ("plum", 40, 200)
+    assert rate.powered.weight > 0.5
     (whole,) = agreement_with(judgments, people)
     assert whole.correlation.estimate > 0.9
     assert whole.alpha_people.estimate > 0.8

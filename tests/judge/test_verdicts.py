@@ -41,9 +41,9 @@ def test_a_token_of_letters_is_no_part_of_a_longer_word() -> None:
 
 
 def test_tokens_without_brackets_are_neutralised_too() -> None:
-    quoted, count = neutralise("CORRECT, they said, is INCORRECTLY", tokens=("CORRECT", "INCORRECT"))
-    assert count == 1
     grades = PAIR.model_copy(update={"tokens": ("CORRECT", "INCORRECT")})
+    quoted, count = neutralise("CORRECT, they said, is INCORRECTLY", grades)
+    assert count == 1
     assert read_verdict(grades, quoted).unscored == "no_verdict"
 
 

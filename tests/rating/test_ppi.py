@@ -84,6 +84,16 @@ def test_copies_of_one_question_are_one_question() -> None:
     assert copies.together.half == pytest.approx(once.together.half)
 
 
+def test_ten_votes_for_one_side_are_not_taken_for_certainty() -> None:
+    """Wilson's interval for 10 of 10, whatever a judge says that never differs."""
+    found = powered_mean([1.0] * 10, [0.5] * 10, [0.5] * 50, share=True)
+    assert found.together == found.people
+    assert round(found.together.lower, 3) == 0.722
+    near = powered_mean(PEOPLE[:4] + [1] * 8, JUDGE[:4] + [1] * 8, [1.0] * 90 + [0.0] * 10, share=True)
+    assert near.weight > 0
+    assert near.together.upper <= 1
+
+
 @given(
     st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=30),
     st.lists(st.floats(0, 1), max_size=30),

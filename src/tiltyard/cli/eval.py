@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from tiltyard.cli.eval_judge import JudgeOptions, judging
 from tiltyard.cli.eval_progress import ProgressLine
 from tiltyard.cli.options import data_option
 from tiltyard.cli.settings import default_data_dir
@@ -23,12 +24,14 @@ from tiltyard.evals.contamination import find_contamination
 from tiltyard.evals.contender import resolve
 from tiltyard.evals.drift import find_drift
 from tiltyard.evals.evidence import read_evidence, repeats_of, runs_of
+from tiltyard.evals.inspect_log import write_inspect_log
 from tiltyard.evals.item import Item
 from tiltyard.evals.marking import Marker
 from tiltyard.evals.plan import DEFAULT_MAX_TOKENS, RunPlan
 from tiltyard.evals.public_sets import read_set
 from tiltyard.evals.report import Report, headline, interval, label, repetition_of, write_report
 from tiltyard.evals.runner import Runner
+from tiltyard.evals.sandbox import run_python
 from tiltyard.evals.sets import SHIPPED, EvalSet, load_set, select
 from tiltyard.evals.users import MOST_PROMPTS, users_prompts
 from tiltyard.events.log import EventLog
@@ -68,6 +71,8 @@ class Asked:
     repeat: int
     concurrency: int
     service_class: str
+    allow_code: bool
+    judge: JudgeOptions | None
 
 
 @command.command()
@@ -118,6 +123,14 @@ class Asked:
     help="Class of the requests; batch waits for people.",
 )
 @click.option("--allow-code", is_flag=True, help="Run code of answers in the sandbox.")
+@click.option("--judge", metavar="MODEL", help="Model that judges where the set asks for a judge.")
+@click.option("--judge-url", help="Its server. [default: --url]")
+@click.option(
+    "--judge-key-env",
+    metavar="NAME",
+    help="Environment variable with its server's key. [default: --api-key, where the server is the same]",
+)
+@click.option("--judge-pin", default="", help="What it is, where its server's names move: 2024-06-13.")
 @price_option
 @out_option
 @json_option
@@ -140,6 +153,10 @@ def run(  # noqa: PLR0917  # click passes names
     concurrency: int,
     service_class: str,
     allow_code: bool,
+    judge: str | None,
+    judge_url: str | None,
+    judge_key_env: str | None,
+    judge_pin: str,
     price: str | None,
     out: Path | None,
     as_json: bool,
@@ -164,12 +181,20 @@ def run(  # noqa: PLR0917  # click passes names
         repeat,
         concurrency,
         service_class,
+        allow_code,
+        None if judge is None else JudgeOptions(judge, judge_url or url, judge_key_env, judge_pin, api_key),
     )
     cost = None if price is None else _price(price)
     for note in eval_set.notes:
         click.echo(f"note: {note}", err=True)
+    if allow_code:
+        held = (
+            run_python("pass", seconds=5, memory_mb=128).isolation
+            or "limits only; no namespaces, no Landlock here"
+        )
+        click.echo(f"code of answers runs in the sandbox: {held}", err=True)
     with _log(data, create=True) as log:
-        failed, runs = asyncio.run(_run(log, url, api_key, asked, Marker(allow_code=allow_code)))
+        failed, runs = asyncio.run(_run(log, url, api_key, asked))
         report = _report(log, runs, eval_set, asked.items, cost, command=_command_line())
         paths = write_report(report, out or Path(f"eval-{eval_set.name}-{model.partition('@')[0]}"))
     _show(report, paths, as_json)
@@ -206,6 +231,18 @@ def report(  # noqa: PLR0917
         )
         paths = write_report(made, out or Path(f"eval-{name}-{evidence.started.alias}"))
     _show(made, paths, as_json)
+
+
+@command.command()
+@click.argument("run_id", metavar="RUN")
+@data_option
+@click.option("--out", type=click.Path(path_type=Path), help="The file. [default: ./RUN.eval]")
+def export(run_id: str, data: Path | None, out: Path | None) -> None:
+    """Write a run (evr_…) as a log of Inspect AI, which `inspect view` opens."""
+    path = out or Path(f"{run_id}.eval")
+    with _log(data) as log:
+        write_inspect_log(summarize(read_evidence(log, run_id)), path)
+    click.echo(str(path))
 
 
 @command.command()
@@ -346,12 +383,11 @@ def audit(set_name: str, data: Path | None, form: str | None, last: int, as_json
         click.echo(f"  add about {lacking.items} items with {lacking.trait} = {lacking.value}")
 
 
-async def _run(
-    log: EventLog, url: str, api_key: str | None, asked: Asked, marker: Marker
-) -> tuple[int, tuple[str, ...]]:
+async def _run(log: EventLog, url: str, api_key: str | None, asked: Asked) -> tuple[int, tuple[str, ...]]:
     """Run each model in its turn; returns failures, and the runs in the order of the models."""
     progress = ProgressLine(sys.stderr)
-    async with ModelClient(url, api_key=api_key) as client:
+    async with ModelClient(url, api_key=api_key) as client, judging(log, asked.judge) as judge:
+        marker = Marker(allow_code=asked.allow_code, judge=judge)
         contenders = [
             await resolve(client, name) for name in asked.models
         ]  # a wrong name fails before the first item
@@ -372,6 +408,7 @@ async def _run(
                         contender,
                         asked.seed,
                         asked.settings,
+                        marker.terms(asked.eval_set.items),
                         asked.samples,
                         asked.items,
                         repeat,

@@ -34,13 +34,19 @@ from tiltyard.events.schema import (
     EventData,
     GenerationFinished,
     IdentityRegistered,
+    JudgmentsImported,
     LeaderboardPublished,
+    PairCountsImported,
     RulesetAdopted,
     SubjectErased,
     TenantSet,
     TextsEmbedded,
     VoteCast,
+    VoteImportFinished,
+    VoteImportStarted,
+    VoteImportWithdrawn,
     VoteReviewed,
+    VotesImported,
     VoteWithdrawn,
     WorkerReady,
     WorkerStopped,
@@ -237,6 +243,21 @@ def _gist(data: EventData) -> str:
             if data.terms is None:
                 return "as the file says"
             return ", ".join(f"{key} = {value}" for key, value in data.terms.items()) or "no limits"
+        case VoteImportStarted():
+            return f"{data.file_name} as {data.format} from {data.source} ({data.licence})"
+        case VotesImported():
+            return f"batch {data.batch}: {len(data.votes)} votes up to line {data.last_line}"
+        case JudgmentsImported():
+            return f"batch {data.batch}: {len(data.judgments)} verdicts up to line {data.last_line}"
+        case PairCountsImported():
+            return f"batch {data.batch}: {len(data.pairs)} pairs up to record {data.last_line}"
+        case VoteImportFinished():
+            left_out = sum(one.rows for one in data.refused)
+            return (
+                f"{data.votes} votes and {data.judgments} verdicts of {data.rows} rows, {left_out} left out"
+            )
+        case VoteImportWithdrawn():
+            return f"withdrawn: {data.reason}"
         case SubjectErased():
             return f"{data.keys_destroyed} keys destroyed: {data.reason}"
         case EvalRunStarted():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ from tiltyard.rating.calibration_curve import Calibration
 from tiltyard.rating.proportions import Interval
 from tiltyard.rating.score_bridge import OUTCOMES, RatingBridge
 
-_PIPE_WIDTH = 120  # characters, where the output is no terminal that has a width
+_PIPE_WIDTH = 160  # characters, where the output is no terminal that has a width
 SECONDS_BETWEEN_LINES = 1.0
 
 
@@ -58,8 +59,10 @@ def console() -> Console:
 
 def percent(interval: Interval) -> str:
     """A share with its interval: `64.0% (51.2 to 75.1)`."""
-    if not interval.n:
+    if math.isnan(interval.estimate):
         return "–"
+    if math.isnan(interval.lower):
+        return f"{interval.estimate:.1%}"
     return f"{interval.estimate:.1%} ({100 * interval.lower:.1f} to {100 * interval.upper:.1f})"
 
 
@@ -94,7 +97,7 @@ def show_run(report: RunReport, done: Done, planned: Plan) -> None:
 def show_report(report: RunReport) -> None:
     """One judge under one rubric."""
     out = console()
-    answered = f", answered as {report.line.answered_as}" if report.line.answered_as else ""
+    answered = f", answered as {report.line.answered_as[:40]}" if report.line.answered_as else ""
     out.print(f"\n[bold]{report.line.label}[/bold]{answered}", highlight=False)
     unscored = ", ".join(f"{count:,} {why}" for why, count in report.unscored.items())
     out.print(f"  judgments    {report.judgments:,}; unscored: {unscored or 'none'}", highlight=False)
@@ -192,12 +195,14 @@ def show_measures(
                 number(one.kappa),
                 percent(one.decided),
                 percent(one.people_among_themselves),
-                f"{one.alpha_people.estimate:.2f}",
-                f"{one.alpha_with_judge.estimate:.2f}",
+                number(one.alpha_people),
+                number(one.alpha_with_judge),
             )
         out.print(table)
     if rates:
-        out.print("win rates by people and judge together", highlight=False)
+        rated = bias is None
+        shown = number if rated else percent
+        out.print(f"{'ratings' if rated else 'win rates'} by people and judge together", highlight=False)
         table = Table(box=box.SIMPLE)
         table.add_column("identity")
         for heading in ("together", "people alone", "judge alone", "weight", "worth"):
@@ -206,11 +211,11 @@ def show_measures(
             powered = rate.powered
             table.add_row(
                 rate.identity,
-                percent(powered.together),
-                percent(powered.people),
-                percent(powered.judge),
+                shown(powered.together),
+                shown(powered.people),
+                shown(powered.judge),
                 f"{powered.weight:.2f}",
-                f"{powered.worth:.1f}x",
+                "–" if math.isnan(powered.worth) else f"{powered.worth:.1f}x",
             )
         out.print(table)
     if ranks is not None:
@@ -287,7 +292,7 @@ def show_experts(found: Sequence[ExpertReport]) -> None:
     for one in found:
         click.echo(
             f"{one.slice}: {one.items:,} items, {one.open:,} open, {one.adjudicated:,} adjudicated; reviewers agree in "
-            f"{percent(one.agreement)}, alpha {one.alpha.estimate:.2f}"
+            f"{percent(one.agreement)}, alpha {number(one.alpha)}"
         )
         for who, interval in one.behaviours.items():
             click.echo(f"  {who:24} {number(interval)}  n = {interval.n:,}")
@@ -308,5 +313,9 @@ def show_curve(calibration: Calibration) -> None:
 
 
 def number(interval: Interval) -> str:
-    """Any figure with its interval: `0.31 (0.12 to 0.50)`."""
+    """Any figure with its interval: `0.31 (0.12 to 0.50)`; without one where it cannot be told."""
+    if math.isnan(interval.estimate):
+        return "–"
+    if math.isnan(interval.lower):
+        return f"{interval.estimate:.2f}"
     return f"{interval.estimate:.2f} ({interval.lower:.2f} to {interval.upper:.2f})"

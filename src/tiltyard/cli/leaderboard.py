@@ -15,6 +15,7 @@ from click.core import ParameterSource
 
 from tiltyard.arena import publication
 from tiltyard.arena.boards import Boards, Question
+from tiltyard.arena.importing.board import DECLARED, ImportedBoard, declared_key, imported_board
 from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.cli.leaderboard_sensors import show_sensors
 from tiltyard.cli.leaderboard_tables import console_of_output, pairs_table, show, show_elo, show_history
@@ -151,6 +152,18 @@ def question_of(settings: Settings, given: Given, *, simultaneous: bool) -> Ques
     "--votes", "votes_file", type=click.Path(path_type=Path), help="Rate a CSV file instead of the log."
 )
 @click.option(
+    "--source",
+    "sources",
+    multiple=True,
+    help="Rate an imported source instead of the arena's own votes; may be given several times.",
+)
+@click.option(
+    "--judge", help="With --source: rate the verdicts of this judge model instead of people's votes."
+)
+@click.option(
+    "--same-names", is_flag=True, help="With --source: take equal names in several sources for one model."
+)
+@click.option(
     "--unknown",
     type=click.Choice(["refuse", "count"]),
     default="refuse",
@@ -195,6 +208,9 @@ def command(
     data: Path | None,
     config: Path | None,
     votes_file: Path | None,
+    sources: tuple[str, ...],
+    judge: str | None,
+    same_names: bool,
     unknown: Unknown,
     connected: bool,
     simultaneous: bool,
@@ -217,9 +233,21 @@ def command(
         _refuse_options_before(context)
         return
     settings = load_settings(config, data_dir=data)
+    if sources and votes_file is not None:
+        raise InvalidRequest("--source and --votes are two places; give one of them.", param="source")
+    if (judge is not None or same_names) and not sources:
+        raise InvalidRequest(
+            "--judge and --same-names say how to read --source; give that too.", param="source"
+        )
+    if sources and (anchor := given["anchor"]) is not None and not anchor.startswith(DECLARED):
+        given["anchor"] = declared_key("" if same_names else sources[0], anchor)
     question = question_of(settings, given, simultaneous=simultaneous)
     now_us = time.time_ns() // 1000
-    if votes_file is None:
+    if sources:
+        with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
+            read = imported_board(log, sources, judge=judge, same_names=same_names, window=question.window)
+        board, rated, votes = board_of_sources(read, question)
+    elif votes_file is None:
         with opened(settings) as boards:
             board, rated, votes, *_ = boards.ask(question, now_us=now_us)
     else:
@@ -238,9 +266,9 @@ def command(
     if connected:
         rated.ratings.refuse_unconnected()
     if sensors:
-        if votes_file is not None:
+        if votes_file is not None or sources:
             raise InvalidRequest(
-                "a votes file has no generations to measure; leave out --votes or --sensors.", param="sensors"
+                "votes from a file have no generations to measure; leave out --sensors.", param="sensors"
             )
         show_sensors(settings, board, as_json)
         return
@@ -343,6 +371,30 @@ def board_of_file(path: Path, question: Question, unknown: Unknown) -> tuple[Lea
         minimum_votes=question.minimum_votes,
         simultaneous=question.simultaneous,
         details=rated.details,
+    )
+    return board, rated, votes
+
+
+def board_of_sources(read: ImportedBoard, question: Question) -> tuple[Leaderboard, Rated, Votes]:
+    """Rate imported votes; ages are taken when the newest of them was cast."""
+    votes = read.votes
+    now_us = int(votes.time_us.max(initial=0)) if votes.time_us is not None else 0
+    rated = rate(votes, question.options, now_us=now_us)
+    board = lay_out(
+        rated.counts,
+        rated.ratings,
+        models=read.models,
+        evidence=Evidence(
+            ruleset=read.ruleset,
+            window=str(question.window),
+            first_sequence=read.first_sequence,
+            last_sequence=read.last_sequence,
+            excluded=read.excluded,
+            data_digest=votes.digest,
+        ),
+        minimum_votes=question.minimum_votes,
+        simultaneous=question.simultaneous,
+        details={**rated.details, **read.details},
     )
     return board, rated, votes
 

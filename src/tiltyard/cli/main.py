@@ -18,6 +18,7 @@ VERBS = {
     "keys": "Make, list, rotate and revoke API keys.",
     "tenants": "Show and set what each tenant may use.",
     "leaderboard": "Print the leaderboard that the votes give, or publish it under its digest.",
+    "votes": "Take in votes that others collected, list and withdraw them, write votes out.",
     "arena": "Say how the arena is doing: draws, failures, delays.",
     "rules": "Show which votes count, which do not and why, and what other rules would change.",
     "judge": "Ask a model which answer is better, and measure how far it can be believed.",

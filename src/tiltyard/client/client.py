@@ -74,6 +74,8 @@ class AnswerStream:
         self.model = ""
         self.finish_reason: str | None = None
         self.usage: Usage | None = None
+        self.tries = 0
+        """Requests for this answer that were refused before it; counted by who asks again."""
         self.calls: list[dict[str, str]] = []
         """Functions that the model called, `name` and `arguments` (its text), once the iteration has ended."""
         self.prompt_logprobs: Json = None

@@ -81,13 +81,13 @@ class Questioner:
         if item.system is not None:
             conversation.say("system", item.system)
         turns: list[TurnAnswer] = []
-        retried = self._asker.used.retries
         for turn, text in enumerate(item.turns):
             conversation.say("user", text)
             if item.only_choices and turn == len(item.turns) - 1:
                 break
-            said = await self._turn(item, sample, turn, conversation.messages)
+            said, cut = await self._turn(item, sample, turn, conversation.messages)
             asked.add(said.usage)
+            asked.tries += said.tries + cut
             asked.generations.append(said.generation)
             calls = tuple(CalledFunction(call["name"], call["arguments"]) for call in said.calls)
             turns.append(TurnAnswer(said.text, calls, said.finish_reason, said.generation))
@@ -96,12 +96,12 @@ class Questioner:
         choices, why = await self._choices(item, conversation)
         asked.answer = ItemAnswer(tuple(turns), choices, why)
         asked.total_ms = (time.perf_counter() - began) * 1000
-        asked.tries = self._asker.used.retries - retried
         return asked
 
     async def _turn(
         self, item: Item, sample: int, turn: int, messages: Sequence[Mapping[str, Json]]
-    ) -> AnswerStream:
+    ) -> tuple[AnswerStream, int]:
+        """The whole answer, and how many times it was cut before."""
         plan = self._plan
         fields: dict[str, Json] = {
             **plan.settings,
@@ -120,7 +120,7 @@ class Questioner:
                     async for _ in stream:
                         pass
                 self._same_identity(stream)
-                return stream
+                return stream, tries
             except TiltyardError as error:
                 if (
                     not entered or error.code == "identity_changed"

@@ -78,12 +78,14 @@ class Contamination:
 def find_contamination(items: Sequence[Item], seen: Iterable[Seen], *, near: float = NEAR) -> Contamination:
     """Compare every turn of every item with what was said, and items with each other."""
     texts = [(item.id, turn) for item in items for turn in item.turns]
+    clusters = {item.id: item.cluster or item.id for item in items}
     others = list(seen)
     own = _Index(near)
     duplicates: dict[str, Match] = {}
     for item, text in texts:
         match = own.closest(item, text)
-        if match is not None and match.where != item and item not in duplicates:
+        # Items of one cluster say that they resemble each other.
+        if match is not None and clusters[match.where] != clusters[item] and item not in duplicates:
             duplicates[item] = match
         own.add(item, text)
     said = _Index(near)

@@ -137,12 +137,17 @@ def runs_of(log: EventLog) -> Iterator[EvalRunStarted]:
 
 
 def repeats_of(log: EventLog, run: EvalRunStarted) -> list[EvalRunStarted]:
-    """The other runs that should have the same outputs: same set, identity, settings and seed."""
+    """The other runs that should have the same outputs and were made anew: all the same but the number of the repeat."""
 
     def what(one: EvalRunStarted) -> tuple[Digest, Digest, int, bytes]:
-        return one.set_digest, one.behaviour, one.seed, canonical_json(cast(Json, one.settings))
+        return (
+            one.set_digest,
+            one.behaviour,
+            one.seed,
+            canonical_json(cast(Json, [one.settings, one.marking])),
+        )
 
-    return [one for one in runs_of(log) if one.run != run.run and what(one) == what(run)]
+    return [one for one in runs_of(log) if one.repeat != run.repeat and what(one) == what(run)]
 
 
 def set_digest_of(items: Mapping[str, Item]) -> Digest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,6 +39,7 @@ from tiltyard.evals.text_checks import (
     check_regex,
 )
 from tiltyard.evals.verdict import Verdict
+from tiltyard.identity.canonical import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,11 @@ class Grader(Protocol):
     It must be idempotent by `key`: asked again after a crash, it gives the same verdict without judging anew.
     """
 
+    @property
+    def name(self) -> str:
+        """Names who grades, by a digest: verdicts of two judges never meet in one run."""
+        ...
+
     async def grade(self, check: Rubric | Expert, item: Item, answer: ItemAnswer, *, key: str) -> Graded:
         """Grade one answer; `key` names item, identity and sample."""
         ...
@@ -72,6 +79,17 @@ class Marker:
         self._allow_code = allow_code
         self._judge = judge
         self._experts = experts
+
+    def terms(self, items: Iterable[Item]) -> dict[str, Json]:
+        """What these items' checks leave open, as it is decided here; runs that differ in it are two runs."""
+        kinds = {check.kind for item in items for check in item.checks}
+        terms: dict[str, Json] = {}
+        if "code" in kinds:
+            terms["code"] = self._allow_code
+        for kind, grader in (("judge", self._judge), ("expert", self._experts)):
+            if kind in kinds:
+                terms[kind] = None if grader is None else grader.name
+        return terms
 
     async def mark(self, item: Item, answer: ItemAnswer, *, key: str) -> tuple[Verdict, ...]:
         """One verdict for each check, in their order."""

@@ -30,6 +30,8 @@ class RunPlan:
     seed: int = 0
     settings: Mapping[str, Json] = field(default_factory=dict)
     """Fields of every request."""
+    marking: Mapping[str, Json] = field(default_factory=dict)
+    """What the set's checks leave open (`Marker.terms`): part of the run's id, and of no question's key."""
     samples: int = 1
     items: tuple[Item, ...] = ()
     """Those that are asked now; all where left out."""
@@ -45,7 +47,7 @@ class RunPlan:
     @cached_property
     def run(self) -> str:
         """The run's id."""
-        return "evr_" + self._hash("run", self.eval_set.digest)[:32]
+        return "evr_" + self._hash("run", self.eval_set.digest, dict(self.marking))[:32]
 
     @property
     def wanted(self) -> tuple[Item, ...]:

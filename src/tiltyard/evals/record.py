@@ -47,6 +47,7 @@ class Record:
             behaviour=plan.contender.behaviour,
             identified=plan.contender.identified,
             settings=cast(dict[str, JsonValue], dict(plan.settings)),
+            marking=cast(dict[str, JsonValue], dict(plan.marking)),
             seed=plan.seed,
             repeat=plan.repeat,
         )

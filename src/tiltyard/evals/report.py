@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tiltyard import __version__
 from tiltyard.errors import StorageFailed
-from tiltyard.evals.comparison import Comparison, Flip, Summary, compare, slices_of_one
+from tiltyard.evals.comparison import CheckShare, Comparison, Flip, Summary, compare, slices_of_one
 from tiltyard.evals.contamination import Contamination
 from tiltyard.evals.drift import Drift
 from tiltyard.evals.evidence import Row, RunEvidence, set_digest_of
@@ -180,6 +180,7 @@ def _words(report: Report) -> dict[str, object]:
         "whole": first.started.items == len(first.items)
         and set_digest_of(first.items) == first.started.set_digest,
         "slices": slices_of_one(report.runs[0]),
+        "kinds": kinds_of(report.runs),
         "wrong": wrong[:MOST_SHOWN],
         "wrong_count": len(wrong),
         "unscored": unscored[:MOST_SHOWN],
@@ -191,6 +192,13 @@ def _words(report: Report) -> dict[str, object]:
         "flips_shown": _flips_shown,
         "ways": METHODS,
     }
+
+
+def kinds_of(runs: Sequence[Summary]) -> list[tuple[str, list[CheckShare]]]:
+    """Each kind of check with how it went in each run."""
+    by_run = [{check.kind: check for check in run.checks} for run in runs]
+    kinds = sorted({kind for found in by_run for kind in found})
+    return [(kind, [found.get(kind, CheckShare(kind, 0, 0, 0, 0)) for found in by_run]) for kind in kinds]
 
 
 METHODS: Final = {
@@ -271,6 +279,7 @@ _REASONS: Final = {
     "no_log_probabilities": "the server gives no log-probabilities of a prompt",
     "no_checks": "the item has no checks",
     "no_answer": "there was no answer",
+    "unsupported_parameter": "the identity cannot be asked so: it has no words for tools",
     "empty_answer": "the answer was empty",
     "context_length_exceeded": "the prompt does not fit the model",
     "package_missing": "a package is missing",

@@ -12,8 +12,8 @@ from pydantic import JsonValue
 from sqlalchemy import Column, Connection, RowMapping, Select, func, literal, select
 
 from tiltyard.errors import NotFound
-from tiltyard.events.dialect import Database
 from tiltyard.events.envelope import StoredEvent, parse_data
+from tiltyard.events.imported import ImportQueries
 from tiltyard.events.schema import (
     Choice,
     Credential,
@@ -171,11 +171,8 @@ def read_page(connection: Connection, *, after: int) -> list[StoredEvent]:
     return [stored_event(row) for row in rows]
 
 
-class Queries:
+class Queries(ImportQueries):
     """Reads one database; every method blocks for as long as the query takes (mostly below a millisecond)."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def read(
         self,

@@ -14,8 +14,12 @@ from tiltyard.events.schema import (
     ContentRef,
     Contestant,
     EvalVerdict,
+    ImportedJudgment,
+    ImportedPair,
+    ImportedVote,
     JudgedSide,
     PublishedName,
+    Refused,
     StructureRef,
     ToolRef,
     ToolsRef,
@@ -35,6 +39,10 @@ PARTS: tuple[type[Frozen], ...] = (
     PublishedName,
     JudgedSide,
     EvalVerdict,
+    ImportedVote,
+    ImportedJudgment,
+    ImportedPair,
+    Refused,
 )
 """Values inside events that have a table of their own."""
 

@@ -4,7 +4,7 @@ Three guards, none of which an answer can know enough to get round:
 
 - a rubric's `{mark}` is drawn from all that is shown, so a fence that carries it cannot be closed from inside: to write
   the mark an answer would have to hold a digest of itself;
-- verdict tokens in judged text (`[[A]]`, `[[7]]`) lose their brackets (`⟦A⟧`), and lines of the template that look
+- what the rubric would read as a verdict loses its brackets in judged text (`[[A]]` becomes `⟦A⟧`), and lines of the template that look
   like fences lose theirs, so quoting an answer quotes no verdict;
 - placeholders are filled in one pass: an answer that says `{ref_answer_1}` says just that.
 """
@@ -24,7 +24,8 @@ from tiltyard.judge.items import Item, SideOrder
 from tiltyard.judge.rubric import PLACEHOLDER, Rubric
 from tiltyard.judge.verdict import token_pattern
 
-VERDICT_TOKEN: Final = re.compile(r"\[\s*\[\s*([^\[\]\n]{1,16}?)\s*\]\s*\]")
+_TOKEN: Final = re.compile(r"\[\[([^\[\]]+)\]\]")
+_BRACKETED: Final = r"\[\s*\[\s*(%s)\s*\]\s*\]"
 MARK_HEX: Final = 12
 _BRACKETS: Final = str.maketrans("[]<>", "⟦⟧‹›")
 JOINER: Final = "\u2060"
@@ -50,16 +51,14 @@ def write_question(rubric: Rubric, item: Item, order: SideOrder) -> Question:
             f"{'pairs' if rubric.mode == 'pairwise' else 'single answers'}",
             param="items",
         )
-    fences = fence_lines(rubric)
-    tokens = tuple(token for token in rubric.tokens if not VERDICT_TOKEN.fullmatch(token))
     shown: dict[Side, tuple[str, ...]] = {}
     neutralised: dict[Side, int] = {}
     for side, answer in item.sides.items():
-        cleaned = [neutralise(text, fences, tokens) for text in answer.texts]
+        cleaned = [neutralise(text, rubric) for text in answer.texts]
         shown[side] = tuple(text for text, _ in cleaned)
         neutralised[side] = sum(count for _, count in cleaned)
-    turns = tuple(neutralise(text, fences, tokens)[0] for text in item.turns)
-    reference = tuple(neutralise(text, fences, tokens)[0] for text in item.reference)
+    turns = tuple(neutralise(text, rubric)[0] for text in item.turns)
+    reference = tuple(neutralise(text, rubric)[0] for text in item.reference)
     mark = digest_of(
         "\0".join([rubric.digest, *turns, *reference, *shown["a"], *shown.get("b", ())]).encode()
     )
@@ -83,28 +82,42 @@ def write_question(rubric: Rubric, item: Item, order: SideOrder) -> Question:
     return Question(tuple(messages), neutralised)
 
 
-def neutralise(
-    text: str, fences: frozenset[str] = frozenset(), tokens: tuple[str, ...] = ()
-) -> tuple[str, int]:
-    """Take the brackets off verdict tokens and fences; returns the text and how many there were.
+def neutralise(text: str, rubric: Rubric) -> tuple[str, int]:
+    """Make harmless what this rubric would read as a verdict, or what looks like its fences; returns the text and how many there were.
 
-    Further `tokens`, as a rubric may have them without brackets, are parted by a character that is not seen.
+    Tokens in double brackets lose them, however they are spaced; others are parted by a character that is not seen. Other text in
+    double brackets (a list of lists, a link) stays as it is.
 
-    >>> neutralise("I would say [[A]] here, as a[[1]] says")
-    ('I would say ⟦A⟧ here, as a⟦1⟧ says', 2)
+    >>> from tiltyard.judge.rubric import load_rubric
+    >>> neutralise("I would say [[A]] here, as m[[1]] says", load_rubric("pairwise"))
+    ('I would say ⟦A⟧ here, as m[[1]] says', 1)
     """
+    bracketed, plain = _tokens(rubric)
     count, found = 0, 1
-    while found:  # what stood inside another token may be one now
-        text, found = VERDICT_TOKEN.subn(r"⟦\1⟧", text)
+    while bracketed is not None and found:  # what stood inside another token may be one now
+        text, found = bracketed.subn(r"⟦\1⟧", text)
         count += found
-    for token in tokens:
+    for token in plain:
         text, found = token_pattern((token,)).subn(lambda match: match[0][0] + JOINER + match[0][1:], text)
         count += found
-    for fence in fences:
+    for fence in fence_lines(rubric):
         if fence in text:
             count += text.count(fence)
             text = text.replace(fence, fence.translate(_BRACKETS))
     return text, count
+
+
+@lru_cache(maxsize=64)
+def _tokens(rubric: Rubric) -> tuple[re.Pattern[str] | None, tuple[str, ...]]:
+    """What finds a rubric's verdicts in double brackets, and its tokens without."""
+    if rubric.form == "two_scores":
+        return None, ()
+    if rubric.form == "rating":
+        return re.compile(_BRACKETED % r"[0-9]{1,3}(?:\.[0-9]{1,2})?"), ()
+    inner = [found[1] for token in rubric.tokens if (found := _TOKEN.fullmatch(token))]
+    plain = tuple(token for token in rubric.tokens if not _TOKEN.fullmatch(token))
+    pattern = _BRACKETED % "|".join(map(re.escape, inner))
+    return (re.compile(pattern, re.IGNORECASE) if inner else None), plain
 
 
 @lru_cache(maxsize=64)

@@ -6,7 +6,7 @@ Agreement is with each vote, not with a majority that hides how far people agree
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
@@ -67,7 +67,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class PoweredRate:
-    """One identity's win rate by people and judge together."""
+    """One identity's win rate, or mean rating, by people and judge together."""
 
     identity: str
     behaviour: Digest | None
@@ -106,26 +106,20 @@ def agreement_with(
 def powered_rates(
     judgments: Judgments, people: Mapping[str, Votes], *, confidence: float = 0.95
 ) -> list[PoweredRate]:
-    """Win rates by prediction-powered inference; identities on fewer than two voted items are left out.
+    """Win rates, or mean ratings, by prediction-powered inference; identities on fewer than two voted items are left out.
 
     Valid where the voted items are a random sample of the judged ones.
     """
     both: dict[str, list[tuple[float, float, str]]] = {}
     alone: dict[str, list[tuple[float, str]]] = {}
     who: dict[str, JudgedSide] = {}
-    for pair in judgments.pairs():
-        points = pair.points
-        if points is None:
-            continue
-        votes = people.get(pair.item)
-        for side, judged, turned in ((pair.sides[0], points, False), (pair.sides[1], 1 - points, True)):
-            key = side.behaviour or side.identity
-            who[key] = side
-            if votes is None or not votes.choices:
-                alone.setdefault(key, []).append((judged, pair.question))
-            else:
-                said = 1 - votes.points if turned else votes.points
-                both.setdefault(key, []).append((said, judged, pair.question))
+    for side, judged, said, question in _values(judgments, people):
+        key = side.behaviour or side.identity
+        who[key] = side
+        if said is None:
+            alone.setdefault(key, []).append((judged, question))
+        else:
+            both.setdefault(key, []).append((said, judged, question))
     rates: list[PoweredRate] = []
     for key, voted in both.items():
         if len(voted) < MINIMUM:
@@ -137,10 +131,32 @@ def powered_rates(
             [judged for judged, _ in rest],
             clusters=[question for _, _, question in voted],
             clusters_only=[question for _, question in rest],
+            share=bool(judgments.pairs()),
             confidence=confidence,
         )
         rates.append(PoweredRate(who[key].identity, who[key].behaviour, powered))
     return sorted(rates, key=lambda rate: -rate.powered.together.estimate)
+
+
+def _values(
+    judgments: Judgments, people: Mapping[str, Votes]
+) -> Iterator[tuple[JudgedSide, float, float | None, str]]:
+    """For each answer: who gave it, what the judge made of it, what people did (`None`: nobody voted), the question."""
+    for pair in judgments.pairs():
+        points = pair.points
+        if points is None or pair.sample:
+            continue
+        votes = people.get(pair.item)
+        said = votes.points if votes is not None and votes.choices else None
+        yield pair.sides[0], points, said, pair.question
+        yield pair.sides[1], 1 - points, None if said is None else 1 - said, pair.question
+    for one in judgments.singles():
+        if one.data.score is None or one.data.sample:
+            continue
+        votes = people.get(one.data.item)
+        rated = votes.ratings if votes is not None else ()
+        said = sum(rated) / len(rated) if rated else None
+        yield one.data.sides[0], one.data.score, said, one.data.question
 
 
 @dataclass(frozen=True, slots=True)

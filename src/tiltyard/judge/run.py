@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from tiltyard.client import ModelClient, Retries
-from tiltyard.errors import Conflict, InvalidRequest
+from tiltyard.errors import Conflict, InvalidRequest, NotFound
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     Choice,
@@ -178,6 +178,19 @@ async def run(
     except BaseExceptionGroup as several:
         raise _first(several) from None
     return Done(len(todo), len(known))
+
+
+async def judge_one(
+    log: EventLog, client: ModelClient, judge: Judge, rubric: Rubric, items: ItemSet
+) -> JudgmentMade:
+    """Have the one answer of a set rated, or read the rating that the log has; raises as `plan` and `run`."""
+    planned = await asyncio.to_thread(plan, log, judge, rubric, items, seed=0)
+    (asking,) = planned.askings
+    await run(log, client, planned, concurrency=1)
+    found = await asyncio.to_thread(log.find, JudgmentMade, subject=asking.judgment)
+    if found is None or not isinstance(found.data, JudgmentMade):
+        raise NotFound(f"the log lost the judgment {asking.judgment}", param="judgment")
+    return found.data
 
 
 def decided(reading: Reading, order: SideOrder) -> tuple[Choice | None, tuple[float, float] | None]:

@@ -153,6 +153,8 @@ def _jackknife(
     if len(left_out) < 2 or math.isnan(estimate):
         return Interval(estimate, math.nan, math.nan, n, count)
     variance = (len(left_out) - 1) / len(left_out) * float(((left_out - left_out.mean()) ** 2).sum())
+    if variance <= 0:  # nothing differs, whichever cluster is left out: how much it could is not known
+        return Interval(estimate, math.nan, math.nan, n, count)
     half = z_of(confidence) * math.sqrt(variance)
     return Interval(estimate, max(-1.0, estimate - half), min(1.0, estimate + half), n, count)
 

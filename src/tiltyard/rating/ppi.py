@@ -29,7 +29,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tiltyard.errors import InvalidRequest
-from tiltyard.rating.proportions import Interval, cluster_numbers, cluster_sums, mean_interval, z_of
+from tiltyard.rating.proportions import (
+    Interval,
+    cluster_numbers,
+    cluster_sums,
+    mean_interval,
+    share_interval,
+    z_of,
+)
 
 MINIMUM = 2
 """Human values below which nothing can be said of their spread."""
@@ -66,9 +73,13 @@ def powered_mean(
     weight: float | None = None,
     clusters: Sequence[Hashable] | None = None,
     clusters_only: Sequence[Hashable] | None = None,
+    share: bool = False,
     confidence: float = 0.95,
 ) -> Powered:
     """Estimate the mean of human values; `human` and `judged` are of the same items, `weight` None is PPI++'s choice.
+
+    A `share` has values from 0 to 1: intervals stay within, and people's own is Wilson's, so that ten votes for one side are
+    not taken for certainty.
 
     Raises `InvalidRequest` naming what does not fit: lengths that differ, fewer than two human values.
 
@@ -94,11 +105,17 @@ def powered_mean(
     if g.size and weight:
         variance += weight**2 * _variance(g, numbers_only)
     half = z_of(confidence) * math.sqrt(variance)
+    interval = share_interval if share else mean_interval
+    people = interval(y, clusters=clusters, confidence=confidence)
+    lower, upper = estimate - half, estimate + half
+    if share:
+        lower, upper = max(0.0, lower), min(1.0, upper)
+    together = Interval(estimate, lower, upper, people.n, people.clusters)
     spread = float(y.std() * f.std())
     return Powered(
-        together=Interval(estimate, estimate - half, estimate + half, y.size, int(numbers.max()) + 1),
-        people=mean_interval(y, clusters=clusters, confidence=confidence),
-        judge=mean_interval(
+        together=people if weight == 0 else together,
+        people=people,
+        judge=interval(
             np.concatenate([f, g]),
             clusters=None if clusters is None else [*clusters, *(clusters_only or ())],
             confidence=confidence,
