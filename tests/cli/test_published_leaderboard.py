@@ -138,6 +138,26 @@ def test_votes_taken_back_and_decisions_of_reviewers_count_from_then_on_only(fol
     assert run("replay", "leaderboard", name, "--data", str(folder)).output.rstrip().endswith("identical")
 
 
+def test_a_board_of_an_imported_file_of_real_votes_is_published_and_outlives_the_import(
+    tmp_path: Path, shared_data: Path
+) -> None:
+    file = tmp_path / "votes.csv"
+    real = (shared_data / "eval/votes/chatbot_arena_25938_human.csv").read_text(encoding="utf-8")
+    file.write_text("\n".join(real.splitlines()[:1001]) + "\n", encoding="utf-8")
+    EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db").close()
+    data = ("--data", str(tmp_path))
+    terms = ("--format", "csv", "--source", "lmsys", "--licence", "CC-BY-4.0")
+    run("votes", "import", str(file), *terms, *data)
+    name = publish(tmp_path, "--source", "lmsys")
+    assert publish(tmp_path, "--source", "lmsys") == name
+    output = run("replay", "leaderboard", name, *data).output
+    assert "1,000 votes" in output
+    assert output.rstrip().endswith("identical")
+    row = json.loads(run("votes", "list", "--json", *data).output.splitlines()[0])
+    run("votes", "withdraw", row["import"], "--reason", "a mistake", *data)
+    assert run("replay", "leaderboard", name, *data).output == output
+
+
 def test_later_rules_change_nothing_of_what_was_published(folder: Path) -> None:
     name = publish(folder)
     rules = folder / "strict.toml"
