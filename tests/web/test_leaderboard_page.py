@@ -16,6 +16,7 @@ from arena_standin import entrant, serving
 from hypothesis import given
 from hypothesis import strategies as st
 from playwright.sync_api import expect, sync_playwright
+from test_accessibility import axe_script, check
 
 from tiltyard.arena.answer_traits import LACKING
 from tiltyard.arena.boards import MINUTE_US, Boards, Question
@@ -589,6 +590,27 @@ def test_the_board_speaks_the_language_of_its_reader(start: Start, log: EventLog
             "UTC",
             "token",
         }
+
+
+@pytest.mark.skipif(not CHROMIUM.exists(), reason="no /usr/bin/chromium here")
+def test_the_board_passes_axe_in_both_themes_and_fits_a_phone(start: Start, log: EventLog) -> None:
+    axe = axe_script()
+    register(log)
+    cast(log)
+    for number in range(40):  # the other way round, so that sides can be told apart
+        vote(log, 2000 + number, 1, 0, "b" if number % 3 else "a", turns=2)
+    client = start()
+    client.get("/leaderboard")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        page = browser.new_page()
+        for path in ("/leaderboard", "/leaderboard?control=left_side&matrix=predicted&where=turns>=1"):
+            page.goto(f"{client.base_url}{path}")
+            check(page, axe, path)
+        page.get_by_role("link", name="/leaderboard/").last.click()
+        page.get_by_text("Frozen.").wait_for()
+        check(page, axe, "a frozen board")
+        browser.close()
 
 
 def test_every_reason_for_which_a_vote_is_left_out_has_words_in_every_language() -> None:
