@@ -205,7 +205,7 @@ class Boards:
         asked = _answers_needed(question.options)
         traits: dict[str, list[float]] = {}
         if asked:
-            told, traits = self._answers.of(counted, asked)
+            told, traits = self._answers.of(counted, asked, read_to=read_to)
             if len(told) < len(counted):
                 excluded[LACKING] = len(counted) - len(told)
             counted = told
