@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from tiltyard.cli.main import main
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "evals"))
 from eval_server import EvalServer, eval_server
+from tiltyard.cli.main import main
 
 ITEMS = (
     {

@@ -81,6 +81,17 @@ def test_children_that_leave_the_group_end_with_the_program() -> None:
     assert left == []
 
 
+def test_a_fork_bomb_is_stopped() -> None:
+    has("namespaces")
+    if os.getuid() == 0:
+        pytest.skip("the kernel counts no processes of root")
+    ended, output = ran(
+        "import os, time\nfor _ in range(100):\n    if os.fork() == 0:\n        time.sleep(30)", seconds=3
+    )
+    assert ended == "failed"
+    assert "BlockingIOError" in output
+
+
 def test_there_is_no_network() -> None:
     has("namespaces")
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -11,7 +11,19 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from event_samples import SOURCE, A, embedded, eval_events, generation, opened, registered, tamper, turn, vote
+from event_samples import (
+    SOURCE,
+    A,
+    embedded,
+    eval_events,
+    generation,
+    judge_events,
+    opened,
+    registered,
+    tamper,
+    turn,
+    vote,
+)
 
 import tiltyard
 from tiltyard.cli.main import main
@@ -129,6 +141,7 @@ def test_every_type_has_a_readable_line(tmp_path: Path) -> None:
         WorkerStopped(worker="w", reason="line one\nline two"),
         SubjectErased(erased="s", keys_destroyed=1, reason="asked"),
         *eval_events(),
+        *judge_events(),
         VoteReviewed(of="voter", name="voter_1", decision="keep", reason="honest", by="ann"),
         VoteImportStarted(
             import_id="imp_1",
@@ -163,7 +176,7 @@ def test_every_type_has_a_readable_line(tmp_path: Path) -> None:
         words = log.content("voter-1", b"x")
         log.append_blocking(turn("b", 0, words.ref), subject="s", source=SOURCE, contents=[words])
         assert {event.type for event in log.read()} == {event_type.TYPE for event_type in EVENT_TYPES}
-    lines = run(tmp_path, "tail", "-n", "99").output.splitlines()
+    lines = run(tmp_path, "tail", "-n", "100").output.splitlines()
     assert len(lines) == len(EVENT_TYPES)
     assert not any("{" in line for line in lines)  # none fell through to raw JSON
     assert "plum: 11 (3 cached) + 5 tokens in 12 ms, stop" in lines[1]

@@ -49,7 +49,7 @@ async def test_a_pair_is_judged_in_both_orders_and_every_word_of_it_is_kept(
     assert registered is not None
     assert isinstance(registered.data, RubricRegistered)
     assert registered.data.rubric == first.rubric == rubric.digest
-    assert registered.data.content == rubric.content()
+    assert registered.data.rules == rubric.content()
     judge = log.find(JudgeRegistered, subject="m")
     assert judge is not None
     assert isinstance(judge.data, JudgeRegistered)

@@ -56,9 +56,9 @@ def test_every_bias_of_a_simulated_judge_is_inside_its_interval_95_in_100_times(
     """FastChat #2121 and MT-Bench: position, verbosity and self-preference are told apart from what people prefer."""
     rng = np.random.default_rng(11)
     inside = dict.fromkeys(BIASES, 0)
-    runs = 25
+    runs = 20
     for _ in range(runs):
-        judgments, people = biased_judge(rng, 300, BIASES)
+        judgments, people = biased_judge(rng, 200, BIASES)
         report = measure_bias(judgments, people=people, own={"own"})
         assert report.converged
         assert report.controlled
@@ -66,11 +66,11 @@ def test_every_bias_of_a_simulated_judge_is_inside_its_interval_95_in_100_times(
             effect = report.effect(cause)
             assert effect is not None
             inside[cause] += effect.log_odds.lower <= true <= effect.log_odds.upper
-    # Of 25 runs 24 on average; four standard deviations are 4.
-    assert all(count >= 20 for count in inside.values()), inside
+    # Of 20 runs 19 on average; four standard deviations are 4.
+    assert all(count >= 15 for count in inside.values()), inside
     position = report.effect("position")
     assert position is not None
-    assert position.chance.estimate == pytest.approx(chance(0.6), abs=0.06)
+    assert position.chance.estimate == pytest.approx(chance(0.6), abs=0.08)
 
 
 def test_a_fair_judge_has_no_bias() -> None:
@@ -82,7 +82,7 @@ def test_a_fair_judge_has_no_bias() -> None:
         effect = report.effect(cause)  # type: ignore[arg-type]
         assert effect is not None
         assert effect.chance.lower < 0.5 < effect.chance.upper
-        assert effect.chance.half < 0.1
+        assert effect.chance.half < 0.12
 
 
 def test_without_people_only_position_is_free_of_quality_and_the_report_says_so() -> None:

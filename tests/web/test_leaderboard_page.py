@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import random
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +16,9 @@ from arena_standin import entrant, serving
 from hypothesis import given
 from hypothesis import strategies as st
 from playwright.sync_api import expect, sync_playwright
+from test_accessibility import axe_script, check
 
+from tiltyard.arena.answer_traits import LACKING
 from tiltyard.arena.boards import MINUTE_US, Boards, Question
 from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.client import ModelClient
@@ -26,10 +29,11 @@ from tiltyard.identity.canonical import digest_of_json
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Deployment
 from tiltyard.rating.admission import Window
-from tiltyard.rating.ruleset import Ruleset
+from tiltyard.rating.ruleset import REASONS, Ruleset
 from tiltyard.web import charts
 from tiltyard.web.app import create_web
 from tiltyard.web.leaderboard import PUBLISH_EVERY_US, leaderboard_routes, preferred_format
+from tiltyard.web.leaderboard_columns import REASON_WORDS
 from tiltyard.web.security import CONTENT_SECURITY_POLICY
 
 MODELS = [entrant("quillon"), entrant("vamplate"), entrant("<b>bold</b>")]
@@ -349,7 +353,7 @@ def test_a_published_board_stays_at_its_address_and_says_that_it_is_frozen(
     client = start()
     live = client.get("/api/leaderboard").json()
     page = client.get("/leaderboard").text
-    address = page.split('href="/leaderboard/')[1].split('"')[0]
+    address = re.findall(r'href="/leaderboard/([0-9a-f]{64})"', page)[0]
     assert f"sha256:{address}" == live["digest"]
     for number in range(30):
         vote(log, 9000 + number, 0, 1, "b")
@@ -545,6 +549,72 @@ def test_an_answer_is_kept_until_there_is_another_vote(log: EventLog) -> None:
     assert (first.leaderboard.votes, second.leaderboard.votes) == (44, 45)
     earlier = boards.again(first.leaderboard.evidence.question)
     assert earlier.leaderboard.digest == first.leaderboard.digest
+
+
+@pytest.mark.parametrize("tag", ["zh-Hant", "zh-Hans"])
+def test_the_board_speaks_the_language_of_its_reader(start: Start, log: EventLog, tag: str) -> None:
+    register(log)
+    cast(log)
+    client = start()
+    cookie = {"cookie": f"tiltyard_language={tag}"}
+    live = client.get(
+        "/leaderboard?control=left&minimum_votes=4&where=turns>=1&ties=davidson", headers=cookie
+    )
+    plain = client.get("/leaderboard", headers=cookie).text
+    frozen = re.findall(r'href="(/leaderboard/[0-9a-f]{64})"', plain)[0]
+    for page in (live.text, plain, client.get(frozen, headers=cookie).text):
+        assert f'<html lang="{tag}"' in page
+        body = re.sub(r"(?s)<head>.*?</head>|<(code|abbr)\b.*?</\1>|<dd class=\"digest\".*?</dd>", " ", page)
+        body = re.sub(
+            r'(?s)<details class="languages".*?</details>|<p class="notice warn">.*?</p>', " ", body
+        )
+        for model in MODELS:
+            body = body.replace(model.name, " ")
+        said = re.findall(r'(?:aria-label|title|alt)="([^"]*)"', body) + re.findall(r">([^<]+)", body)
+        words = {
+            word
+            for text in said
+            for word in re.findall(r"[A-Za-z][a-z]{2,}", re.sub(r"[0-9a-f]{12,}|sha256", " ", text))
+        }
+        assert words <= {
+            "Test",
+            "bench",
+            "Apache",
+            "stand",
+            "bold",
+            "tiltyard",
+            "Parquet",
+            "Bradley",
+            "Terry",
+            "Elo",
+            "UTC",
+            "token",
+        }
+
+
+@pytest.mark.skipif(not CHROMIUM.exists(), reason="no /usr/bin/chromium here")
+def test_the_board_passes_axe_in_both_themes_and_fits_a_phone(start: Start, log: EventLog) -> None:
+    axe = axe_script()
+    register(log)
+    cast(log)
+    for number in range(40):  # the other way round, so that sides can be told apart
+        vote(log, 2000 + number, 1, 0, "b" if number % 3 else "a", turns=2)
+    client = start()
+    client.get("/leaderboard")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        page = browser.new_page()
+        for path in ("/leaderboard", "/leaderboard?control=left_side&matrix=predicted&where=turns>=1"):
+            page.goto(f"{client.base_url}{path}")
+            check(page, axe, path)
+        page.get_by_role("link", name="/leaderboard/").last.click()
+        page.get_by_text("Frozen.").wait_for()
+        check(page, axe, "a frozen board")
+        browser.close()
+
+
+def test_every_reason_for_which_a_vote_is_left_out_has_words_in_every_language() -> None:
+    assert {reason.replace("_", " ") for reason in (*REASONS, LACKING)} == set(REASON_WORDS)
 
 
 def test_a_full_disk_still_shows_the_board_and_says_that_it_was_not_published(

@@ -19,11 +19,13 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Final, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from tiltyard.arena.answer_traits import LACKING, AnswerTraits
+from tiltyard.arena.importing.board import imported_board
 from tiltyard.arena.recorded_votes import RecordedVoteRow, RecordedVotes
 from tiltyard.errors import InvalidRequest
+from tiltyard.events.log import EventLog
 from tiltyard.identity.canonical import Json
 from tiltyard.identity.manifest import Frozen
 from tiltyard.rating.admission import MICROSECONDS_PER_DAY, Window
@@ -60,6 +62,20 @@ class Question:
         return self.window.days is not None or self.options.depends_on_time
 
 
+@dataclass(frozen=True)
+class Sources:
+    """Imported votes in place of the arena's own."""
+
+    names: tuple[str, ...]
+    """Of the sources, as `tiltyard votes list` shows them."""
+    judge: str | None = None
+    """Rate the verdicts of this judge model instead of people's votes."""
+    same_names: bool = False
+    """Take equal names in several sources for one model."""
+    imports: tuple[str, ...] | None = None
+    """Only these imports, by id; `None`: all that are there."""
+
+
 class Board(NamedTuple):
     """An answer, with what it was made of."""
 
@@ -93,7 +109,11 @@ class _Asked(Frozen):
     minimum_votes: int
     simultaneous: bool
     read_to: int
-    rules: dict[str, object]
+    rules: dict[str, object] = Field(default_factory=dict)
+    sources: tuple[str, ...] = ()
+    judge: str | None = None
+    same_names: bool = False
+    imports: tuple[str, ...] | None = None
 
 
 class Boards:
@@ -168,6 +188,9 @@ class Boards:
             minimum_votes=known.minimum_votes,
             simultaneous=known.simultaneous,
         )
+        if known.sources:
+            sources = Sources(known.sources, known.judge, known.same_names, known.imports)
+            return board_of_sources(self.recorded.log, sources, question)
         return self._make(question, until_us=known.until_us, read_to=known.read_to, ruleset=ruleset)
 
     def _make(self, question: Question, *, until_us: int | None, read_to: int, ruleset: Ruleset) -> Board:
@@ -182,7 +205,7 @@ class Boards:
         asked = _answers_needed(question.options)
         traits: dict[str, list[float]] = {}
         if asked:
-            told, traits = self._answers.of(counted, asked)
+            told, traits = self._answers.of(counted, asked, read_to=read_to)
             if len(told) < len(counted):
                 excluded[LACKING] = len(counted) - len(told)
             counted = told
@@ -200,12 +223,7 @@ class Boards:
             excluded=excluded,
             data_digest=votes.digest,
             question={
-                "options": question.options.to_json(),
-                "window": str(question.window),
-                "until_us": until_us,
-                "minimum_votes": question.minimum_votes,
-                "simultaneous": question.simultaneous,
-                "read_to": read_to,
+                **_written(question, until_us=until_us, read_to=read_to),
                 "rules": judged.ruleset.model_dump(mode="json"),
             },
         )
@@ -220,6 +238,58 @@ class Boards:
         )
         last_time_us = max((row.time_us for row in counted), default=0)
         return Board(leaderboard, rated, votes, last_time_us, read_to)
+
+
+def board_of_sources(log: EventLog, sources: Sources, question: Question) -> Board:
+    """Rate imported votes; windows end and ages are taken when the newest of them was cast. Raises as `imported_board`."""
+    read = imported_board(
+        log,
+        sources.names,
+        judge=sources.judge,
+        same_names=sources.same_names,
+        window=question.window,
+        imports=sources.imports,
+    )
+    votes = read.votes
+    last_time_us = int(votes.time_us.max(initial=0)) if votes.time_us is not None else 0
+    rated = rate(votes, question.options, now_us=last_time_us)
+    evidence = Evidence(
+        ruleset=read.ruleset,
+        window=str(question.window),
+        first_sequence=read.first_sequence,
+        last_sequence=read.last_sequence,
+        excluded=read.excluded,
+        data_digest=votes.digest,
+        question={
+            **_written(question, until_us=None, read_to=read.last_sequence),
+            "sources": list(sources.names),
+            "judge": sources.judge,
+            "same_names": sources.same_names,
+            "imports": sorted(one.import_id for one in read.imports),
+        },
+    )
+    leaderboard = lay_out(
+        rated.counts,
+        rated.ratings,
+        models=read.models,
+        evidence=evidence,
+        minimum_votes=question.minimum_votes,
+        simultaneous=question.simultaneous,
+        details={**rated.details, **read.details},
+    )
+    return Board(leaderboard, rated, votes, last_time_us, read.last_sequence)
+
+
+def _written(question: Question, *, until_us: int | None, read_to: int) -> dict[str, Json]:
+    """Write what `Boards.again` reads."""
+    return {
+        "options": question.options.to_json(),
+        "window": str(question.window),
+        "until_us": until_us,
+        "minimum_votes": question.minimum_votes,
+        "simultaneous": question.simultaneous,
+        "read_to": read_to,
+    }
 
 
 def _history(votes: Votes, options: RatingOptions) -> History:

@@ -86,7 +86,8 @@ class JudgeGrader:
             slices=item.slices,
             subject=SUBJECT,
         )
-        planned = plan(self._log, self._judge, rubric, ItemSet(item.id, item.digest, (judged,)), seed=0)
+        judged_set = ItemSet(item.id, item.digest, (judged,))
+        planned = plan(self._log, self._judge, rubric, judged_set, seed=0, purpose="check")
         await run(self._log, self._client, planned, concurrency=1)
         stored = self._log.find(JudgmentMade, subject=planned.askings[0].judgment)
         if stored is None or not isinstance(stored.data, JudgmentMade):

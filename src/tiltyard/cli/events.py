@@ -19,6 +19,7 @@ from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     EVENT_TYPES,
+    AnswerScored,
     ApiKeyEnded,
     ApiKeyIssued,
     BattleOpened,
@@ -34,9 +35,17 @@ from tiltyard.events.schema import (
     EventData,
     GenerationFinished,
     IdentityRegistered,
+    JudgeRegistered,
+    JudgesBridged,
+    JudgmentMade,
     JudgmentsImported,
     LeaderboardPublished,
     PairCountsImported,
+    PreferenceModelTrained,
+    ReviewAssigned,
+    ReviewerNamed,
+    ReviewGiven,
+    RubricRegistered,
     RulesetAdopted,
     SubjectErased,
     TenantSet,
@@ -269,6 +278,30 @@ def _gist(data: EventData) -> str:
             return f"{data.item}, sample {data.sample}: {data.error}"
         case EvalRunFinished():
             return f"{data.samples} samples, {data.scored} scored, {data.failed} failed"
+        case RubricRegistered() | JudgeRegistered():
+            return (
+                f"{data.name} is {_short(data.rubric if isinstance(data, RubricRegistered) else data.judge)}"
+            )
+        case JudgmentMade():
+            said = data.verdict or (
+                "unscored, " + (data.unscored or "") if data.score is None else f"{data.score:g}"
+            )
+            return f"{data.item_id} ({data.order}) by {data.judge_name}: {said}"
+        case JudgesBridged():
+            shift = f"{data.shift:+.3g} ({data.shift_lower:.3g} to {data.shift_upper:.3g})"
+            return f"{data.old_label} to {data.new_label} over {data.items} items: {data.measure} {shift}"
+        case AnswerScored():
+            return f"{data.item_id}, side {data.side}, by {data.scorer_name}: {data.score:.4g}"
+        case PreferenceModelTrained():
+            return f"{data.method} on {data.votes} votes, foretells {data.accuracy:.1%}"
+        case ReviewerNamed():
+            return f"for {', '.join(data.roles) or 'nothing any more'}"
+        case ReviewAssigned():
+            return f"{data.item_id} to {data.reviewer} as {data.role}"
+        case ReviewGiven():
+            how = "adjudicated" if data.adjudicates else "reviewed"
+            said = data.verdict or ("" if data.score is None else f"{data.score:g}")
+            return f"{data.item_id} {how} by {data.reviewer}: {said}"
         case _:
             return json.dumps(data.model_dump(mode="json"), ensure_ascii=False)
 

@@ -27,10 +27,10 @@ from tiltyard.judge.injections import attack as attack_items
 from tiltyard.judge.injections import attacks_of, read_injections
 from tiltyard.judge.items import ItemSet
 from tiltyard.judge.judges import Judge, find_judge
-from tiltyard.judge.judgments import Judgments, choose_line, read_lines
+from tiltyard.judge.judgments import Judgments, Purpose, choose_line, read_lines
 from tiltyard.judge.report import report_of
 from tiltyard.judge.rubric import Rubric, load_rubric, shipped_rubrics
-from tiltyard.judge.run import Done, Plan, Prices, Purpose, item_key, plan
+from tiltyard.judge.run import Done, Plan, Prices, item_key, plan
 from tiltyard.judge.run import run as run_plan
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -116,7 +116,7 @@ class Run:
         """The newest line of this judge under this rubric, if it has judged anything."""
         own = [
             judgments
-            for line, judgments in read_lines(self.log, attacks=purpose == "attack").items()
+            for line, judgments in read_lines(self.log, purpose=purpose).items()
             if line.judge == self.judge.digest and line.rubric == self.rubric.digest
         ]
         return max(own, key=lambda judgments: judgments.all[-1].sequence, default=None)

@@ -14,8 +14,8 @@ import click
 from click.core import ParameterSource
 
 from tiltyard.arena import publication
-from tiltyard.arena.boards import Boards, Question
-from tiltyard.arena.importing.board import DECLARED, ImportedBoard, declared_key, imported_board
+from tiltyard.arena.boards import Boards, Question, Sources, board_of_sources
+from tiltyard.arena.importing.board import DECLARED, declared_key
 from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.cli.leaderboard_sensors import show_sensors
 from tiltyard.cli.leaderboard_tables import console_of_output, pairs_table, show, show_elo, show_history
@@ -105,6 +105,29 @@ _QUESTION_OPTIONS: Final = (
 )
 
 
+def source_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that choose imported votes in place of the arena's own."""
+    for add in reversed(_SOURCE_OPTIONS):
+        command = add(command)
+    return command
+
+
+_SOURCE_OPTIONS: Final = (
+    click.option(
+        "--source",
+        "sources",
+        multiple=True,
+        help="Rate an imported source instead of the arena's own votes; may be given several times.",
+    ),
+    click.option(
+        "--judge", help="With --source: rate the verdicts of this judge model instead of people's votes."
+    ),
+    click.option(
+        "--same-names", is_flag=True, help="With --source: take equal names in several sources for one model."
+    ),
+)
+
+
 class Given(TypedDict):
     """What `question_options` pass, by name."""
 
@@ -146,23 +169,25 @@ def question_of(settings: Settings, given: Given, *, simultaneous: bool) -> Ques
     )
 
 
+def sources_of(given: Given, sources: tuple[str, ...], judge: str | None, same_names: bool) -> Sources | None:
+    """Put the source options in one value; an anchor gets the key that its name has there. Raises `InvalidRequest`."""
+    if not sources:
+        if judge is not None or same_names:
+            raise InvalidRequest(
+                "--judge and --same-names say how to read --source; give that too.", param="source"
+            )
+        return None
+    if (anchor := given["anchor"]) is not None and not anchor.startswith(DECLARED):
+        given["anchor"] = declared_key("" if same_names else sources[0], anchor)
+    return Sources(sources, judge, same_names)
+
+
 @click.group(invoke_without_command=True)
 @question_options
 @click.option(
     "--votes", "votes_file", type=click.Path(path_type=Path), help="Rate a CSV file instead of the log."
 )
-@click.option(
-    "--source",
-    "sources",
-    multiple=True,
-    help="Rate an imported source instead of the arena's own votes; may be given several times.",
-)
-@click.option(
-    "--judge", help="With --source: rate the verdicts of this judge model instead of people's votes."
-)
-@click.option(
-    "--same-names", is_flag=True, help="With --source: take equal names in several sources for one model."
-)
+@source_options
 @click.option(
     "--unknown",
     type=click.Choice(["refuse", "count"]),
@@ -235,18 +260,12 @@ def command(
     settings = load_settings(config, data_dir=data)
     if sources and votes_file is not None:
         raise InvalidRequest("--source and --votes are two places; give one of them.", param="source")
-    if (judge is not None or same_names) and not sources:
-        raise InvalidRequest(
-            "--judge and --same-names say how to read --source; give that too.", param="source"
-        )
-    if sources and (anchor := given["anchor"]) is not None and not anchor.startswith(DECLARED):
-        given["anchor"] = declared_key("" if same_names else sources[0], anchor)
+    chosen = sources_of(given, sources, judge, same_names)
     question = question_of(settings, given, simultaneous=simultaneous)
     now_us = time.time_ns() // 1000
-    if sources:
+    if chosen is not None:
         with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
-            read = imported_board(log, sources, judge=judge, same_names=same_names, window=question.window)
-        board, rated, votes = board_of_sources(read, question)
+            board, rated, votes, *_ = board_of_sources(log, chosen, question)
     elif votes_file is None:
         with opened(settings) as boards:
             board, rated, votes, *_ = boards.ask(question, now_us=now_us)
@@ -289,17 +308,32 @@ def command(
 
 @command.command()
 @question_options
+@source_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def publish(*, data: Path | None, config: Path | None, as_json: bool, **given: Unpack[Given]) -> None:
+def publish(
+    *,
+    data: Path | None,
+    config: Path | None,
+    sources: tuple[str, ...],
+    judge: str | None,
+    same_names: bool,
+    as_json: bool,
+    **given: Unpack[Given],
+) -> None:
     """Freeze a leaderboard of the log under its digest, for good.
 
     Every number, the method, the rules and the range of votes go into one event. `tiltyard replay leaderboard DIGEST`
     computes it again from the raw events; the page of the arena shows it at /leaderboard/DIGEST.
     """
     settings = load_settings(config, data_dir=data)
+    chosen = sources_of(given, sources, judge, same_names)
     question = question_of(settings, given, simultaneous=True)
     with opened(settings) as boards:
-        board = boards.ask(question, now_us=time.time_ns() // 1000).leaderboard
+        board = (
+            boards.ask(question, now_us=time.time_ns() // 1000)
+            if chosen is None
+            else board_of_sources(boards.recorded.log, chosen, question)
+        ).leaderboard
         if not board.votes:
             raise InvalidRequest(
                 "no vote counts under these options, so there is nothing to publish.", param="votes"
@@ -371,30 +405,6 @@ def board_of_file(path: Path, question: Question, unknown: Unknown) -> tuple[Lea
         minimum_votes=question.minimum_votes,
         simultaneous=question.simultaneous,
         details=rated.details,
-    )
-    return board, rated, votes
-
-
-def board_of_sources(read: ImportedBoard, question: Question) -> tuple[Leaderboard, Rated, Votes]:
-    """Rate imported votes; ages are taken when the newest of them was cast."""
-    votes = read.votes
-    now_us = int(votes.time_us.max(initial=0)) if votes.time_us is not None else 0
-    rated = rate(votes, question.options, now_us=now_us)
-    board = lay_out(
-        rated.counts,
-        rated.ratings,
-        models=read.models,
-        evidence=Evidence(
-            ruleset=read.ruleset,
-            window=str(question.window),
-            first_sequence=read.first_sequence,
-            last_sequence=read.last_sequence,
-            excluded=read.excluded,
-            data_digest=votes.digest,
-        ),
-        minimum_votes=question.minimum_votes,
-        simultaneous=question.simultaneous,
-        details={**rated.details, **read.details},
     )
     return board, rated, votes
 

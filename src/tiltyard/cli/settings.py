@@ -37,7 +37,7 @@ ENVIRONMENT = {
     "TILTYARD_CACHE": "cache directory (model files)",
     "TILTYARD_LOG": "event log of `tiltyard events`: a path or a postgresql:// URL",
     "TILTYARD_LIMITS_URL": "where tenants' accounts are kept, as `server.limits_url`: redis://…",
-    "TILTYARD_API_KEY": "the key that `tiltyard chat` shows",
+    "TILTYARD_API_KEY": "the key that `tiltyard chat` and `tiltyard eval` show",
     "TILTYARD_ISA": "instruction set of the kernels: avx512_vnni, avx512, avx2, neon_dot, neon or scalar",
 }
 

@@ -77,10 +77,10 @@ def make_pages(running: Running) -> Starlette:
         contestants=lambda: entrants(running),
         routes=[
             *sensors,
-            *board,
+            *board,  # after the others below /leaderboard/: any word may be a board's name
             *health_routes(health),
             *review_routes(recorded, reviewers(log)),
-        ],  # a board's name could be any word, so it comes last
+        ],
         pairing=InformedPairing(log, pairing, recorded=recorded),
         sessions=SessionLimits(running.settings.file.arena.sessions),
         outages=Outages(failures=pairing.outage_failures, rest_s=pairing.outage_rest_s),

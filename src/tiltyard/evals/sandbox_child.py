@@ -29,6 +29,8 @@ READ: Final = 0b1101
 """Execute, read a file, list a directory (bits 0, 2, 3 of Landlock's access rights)."""
 ALL: Final = (1 << 13) - 1
 """Every right of Landlock's first version."""
+OTHERS: Final = 4096
+"""Processes of the same user that are not ours, where they count."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -73,7 +75,7 @@ def lock_files(directory: str, readable: list[str]) -> bool:
 
 
 def limit(seconds: float, memory: int, file_bytes: int, processes: int) -> None:
-    """Set limits that no child can raise."""
+    """Set limits that no child can raise; `processes` binds everybody but root."""
     cpu = math.ceil(seconds)
     for what, most in (
         (resource.RLIMIT_CPU, cpu),
@@ -83,10 +85,9 @@ def limit(seconds: float, memory: int, file_bytes: int, processes: int) -> None:
         (resource.RLIMIT_NOFILE, 64),
     ):
         resource.setrlimit(what, (most, most))
-    if os.getuid() != 0:  # counts all processes of the user, and none of root's
-        soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
-        bound = processes + 4096
-        resource.setrlimit(resource.RLIMIT_NPROC, (min(bound, soft) if soft > 0 else bound, hard))
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    most = processes if hard == resource.RLIM_INFINITY else min(processes, hard)
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
     _libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
@@ -98,7 +99,8 @@ def main() -> None:
     held = " and ".join(name for name, holds in (("namespaces", alone), ("landlock", locked)) if holds)
     sys.stderr.write(f"isolation: {held}\n")
     sys.stderr.flush()
-    limit(float(seconds), int(memory), int(file_bytes), int(processes))
+    # Elsewhere than in a namespace of its own, all processes of the user count.
+    limit(float(seconds), int(memory), int(file_bytes), int(processes) + (0 if alone else OTHERS))
     sys.argv[:] = ["program.py"]
     runpy.run_path(os.path.join(directory, "program.py"), run_name="__main__")  # noqa: PTH118
 

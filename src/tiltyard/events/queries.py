@@ -95,6 +95,16 @@ class BattleRow:
     voted_us: int | None
 
 
+class AnswerFigures(NamedTuple):
+    """How long an answer is and how it was timed."""
+
+    sequence: int
+    """Log position of its end."""
+    tokens: int
+    time_to_first_token_ms: float | None
+    total_ms: float
+
+
 @dataclass(frozen=True)
 class ApiKeyRow:
     """One API key as the log knows it; times are microseconds since 1970."""
@@ -298,6 +308,24 @@ class Queries(ImportQueries):
         if row is None:
             raise NotFound(f"no generation {generation!r} is in the log; ids begin with gen_")
         return GenerationFinished.model_validate_json(row.data_json)
+
+    def answer_figures(self, names: Collection[str]) -> dict[str, AnswerFigures]:
+        """Return length and times of those generations that the log has, a query for each few hundred."""
+        found = {}
+        columns = generations.c
+        order = sorted(names)
+        for start in range(0, len(order), PAGE_EVENTS):
+            query = select(
+                columns.generation,
+                columns.sequence,
+                columns.completion_tokens,
+                columns.time_to_first_token_ms,
+                columns.total_ms,
+            ).where(columns.generation.in_(order[start : start + PAGE_EVENTS]))
+            with self._database.reading() as connection:
+                for name, *figures in connection.execute(query):
+                    found[name] = AnswerFigures(*figures)
+        return found
 
     def api_keys(self) -> list[ApiKeyRow]:
         """Return every API key that was ever issued, oldest first."""

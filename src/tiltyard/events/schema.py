@@ -612,7 +612,7 @@ class RubricRegistered(EventData):
     """Digest of the rubric in canonical JSON."""
     name: str
     """What people call it."""
-    content: dict[str, JsonValue]
+    rules: dict[str, JsonValue]
     """The rubric itself, so that a judgment can be understood, and asked for again."""
 
     def unique_key(self) -> str | None:
@@ -701,8 +701,8 @@ class JudgmentMade(EventData):
     """Ratings of sides a and b, under a rubric that asks for both."""
     unscored: str | None = None
     """Why no verdict could be read: `no_verdict`, `cut`, `out_of_range`, `form_not_held`, `refused`; `None`: it could."""
-    purpose: Literal["verdict", "attack"] = "verdict"
-    """`attack`: the item was spoiled on purpose, and counts in no rate."""
+    purpose: Literal["verdict", "attack", "check"] = "verdict"
+    """`attack`: the item was spoiled on purpose; `check`: it is an answer of a fixed set. Neither counts in the judge's own rates."""
     held: Literal["grammar", "text"]
     """Whether the engine held the verdict to its form, or it was read from the text."""
     prompt: ContentRef

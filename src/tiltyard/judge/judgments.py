@@ -18,6 +18,7 @@ from tiltyard.identity.canonical import Digest
 
 Outcome = Literal["a", "b", "tie", "inconsistent"]
 """Of both orders together; `inconsistent`: they differ."""
+Purpose = Literal["verdict", "attack", "check"]
 DIGEST_SHOWN = 12
 
 
@@ -117,11 +118,11 @@ class Judgments:
         return [one for one in self.all if one.data.mode == "single"]
 
 
-def read_lines(log: EventLog, *, after: int = 0, attacks: bool = False) -> dict[Line, Judgments]:
-    """Read every judgment beyond a sequence, apart by line; with `attacks` those of spoiled items alone. Blocks."""
+def read_lines(log: EventLog, *, after: int = 0, purpose: Purpose = "verdict") -> dict[Line, Judgments]:
+    """Read every judgment of a purpose beyond a sequence, apart by line; blocks."""
     found: dict[Line, list[Recorded]] = {}
     for one in read_judgments(log, after=after):
-        if (one.data.purpose == "attack") != attacks:
+        if one.data.purpose != purpose:
             continue
         found.setdefault(one.line, []).append(one)
     return {line: Judgments(line, tuple(judgments)) for line, judgments in found.items()}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from tiltyard.client import ModelClient, Retries
-from tiltyard.errors import Conflict, InvalidRequest, NotFound
+from tiltyard.errors import Conflict, InvalidRequest
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     Choice,
@@ -29,13 +29,13 @@ from tiltyard.judge.asking import Asker, Reply
 from tiltyard.judge.fence import Question, write_question
 from tiltyard.judge.items import Item, ItemSet, JudgedAnswer, SideOrder
 from tiltyard.judge.judges import Judge
+from tiltyard.judge.judgments import Purpose
 from tiltyard.judge.rubric import Rubric
 from tiltyard.judge.verdict import Reading
 from tiltyard.rating.style import style_of
 
 SOURCE: Final = "tiltyard/judge"
 Asked = Literal["first", "second", "only"]
-Purpose = Literal["verdict", "attack"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Plan:
     duplicates: int
     """Items left out since another says the same."""
     purpose: Purpose = "verdict"
-    """`attack`: items spoiled on purpose."""
+    """`attack`: items spoiled on purpose; `check`: answers of a fixed set, which count there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,19 +180,6 @@ async def run(
     return Done(len(todo), len(known))
 
 
-async def judge_one(
-    log: EventLog, client: ModelClient, judge: Judge, rubric: Rubric, items: ItemSet
-) -> JudgmentMade:
-    """Have the one answer of a set rated, or read the rating that the log has; raises as `plan` and `run`."""
-    planned = await asyncio.to_thread(plan, log, judge, rubric, items, seed=0)
-    (asking,) = planned.askings
-    await run(log, client, planned, concurrency=1)
-    found = await asyncio.to_thread(log.find, JudgmentMade, subject=asking.judgment)
-    if found is None or not isinstance(found.data, JudgmentMade):
-        raise NotFound(f"the log lost the judgment {asking.judgment}", param="judgment")
-    return found.data
-
-
 def decided(reading: Reading, order: SideOrder) -> tuple[Choice | None, tuple[float, float] | None]:
     """The winner and the scores by the item's sides, whatever order the judge saw."""
     scores = reading.scores if reading.scores is None or order != "ba" else reading.scores[::-1]
@@ -224,7 +211,7 @@ def _judgment_id(judge: Judge, rubric: Rubric, item: str, order: SideOrder, samp
 async def _register(log: EventLog, judge: Judge, rubric: Rubric) -> None:
     """Say once who judges and under what; another process may have said it in between."""
     registered = (
-        RubricRegistered(rubric=rubric.digest, name=rubric.name, content=rubric.content()),
+        RubricRegistered(rubric=rubric.digest, name=rubric.name, rules=rubric.content()),
         JudgeRegistered(judge=judge.digest, name=judge.name, specification=judge.specification()),
     )
     for data in registered:

@@ -26,7 +26,7 @@ except ImportError as missing:
 else:
     CHARTS_MISSING = None
 
-HOW_TO_INSTALL: Final = "The chart needs one more package: pip install 'tiltyard[web]'."
+HOW_TO_INSTALL: Final = "pip install 'tiltyard[web]'"
 
 Theme: TypeAlias = Literal["light", "dark"]
 Size: TypeAlias = Literal["wide", "narrow"]

@@ -34,6 +34,7 @@ from tiltyard.web.leaderboard_files import to_csv, to_parquet
 from tiltyard.web.leaderboard_query import Format, LeaderboardQuery
 from tiltyard.web.leaderboard_view import CHART_ROWS, PAIRS, LeaderboardView, frozen_of, view_of
 from tiltyard.web.leaderboard_warnings import warnings_of
+from tiltyard.web.telling import told
 from tiltyard.web.templating import render
 
 PAGE: Final = "/leaderboard"
@@ -44,7 +45,7 @@ HISTORY_CHART: Final = "/leaderboard/history.svg"
 PUBLISH_EVERY_US: Final = 600_000_000
 """The page publishes its default board when it is shown, but not more often than every ten minutes."""
 
-_CONTROL_FAULTS: Final = ("covariates", "control", "ridge")
+_CONTROL_FAULTS: Final = ("covariates", "control", "ridge", "ties")
 """What `InvalidRequest` names when the votes cannot serve a control."""
 _logger = logging.getLogger(__name__)
 
@@ -167,7 +168,7 @@ class LeaderboardPages:
             if not (forgiving and query.control and error.param in _CONTROL_FAULTS):
                 raise
             plain = replace(query, control=())
-            return Shown(plain, await self._ask(plain, now_us), now_us, error.message)
+            return Shown(plain, await self._ask(plain, now_us), now_us, told(error))
 
     async def _ask(self, query: LeaderboardQuery, now_us: int) -> Board:
         return await run_in_threadpool(self._boards.ask, query.question, now_us=now_us)
@@ -255,7 +256,7 @@ class LeaderboardPages:
         except Conflict:
             pass  # another process, or this one before a restart, published the same content
         except StorageFailed as error:
-            return error.message
+            return told(error)
         self._published = board.digest, now_us
         return None
 

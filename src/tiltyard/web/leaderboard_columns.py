@@ -6,10 +6,43 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from tiltyard.arena.troubles import to_tell
 from tiltyard.rating.leaderboard import LeaderboardRow
 from tiltyard.web.leaderboard_query import LeaderboardQuery, SortKey
 
 SortValue = str | float | None
+
+_NOTES: Final = (
+    to_tell("undefeated: only half a virtual loss keeps its rating finite"),
+    to_tell("winless: only half a virtual win keeps its rating finite"),
+    to_tell("separated: its votes against the rest all point one way; half virtual wins keep it finite"),
+    to_tell("no chain of votes connects it to the main group, so it has no rating beside it"),
+    to_tell("the fit did not converge; do not rely on this rating"),
+)
+"""What `LeaderboardRow.notes` says, marked for the catalogs: the template looks it up."""
+REASON_WORDS: Final = (
+    to_tell("withdrawn"),
+    to_tell("excluded by review"),
+    to_tell("same behaviour on both sides"),
+    to_tell("identity leak"),
+    to_tell("too fast"),
+    to_tell("beyond voter day"),
+    to_tell("beyond network day"),
+    to_tell("duplicate prompt"),
+    to_tell("voter surprise"),
+    to_tell("voter side"),
+    to_tell("voter model"),
+    to_tell("answers without words or times"),
+)
+_TRAITS: Final = (
+    to_tell("length"),
+    to_tell("headers"),
+    to_tell("bold"),
+    to_tell("lists"),
+    to_tell("time to first token"),
+    to_tell("tokens per second"),
+    to_tell("left side"),
+)
 
 
 @dataclass(frozen=True)
@@ -55,15 +88,17 @@ def _at_once(row: LeaderboardRow) -> str:
 
 COLUMNS: Final[tuple[ColumnSpec, ...]] = (
     ColumnSpec(
-        "Rank",
+        to_tell("Rank"),
         "rank",
         lambda row: place(row.rank, row.rank_worst),
-        "1 + the models whose interval lies wholly above; below it, the places that the interval leaves open",
+        to_tell(
+            "1 + the models whose interval lies wholly above; below it, the places that the interval leaves open"
+        ),
         kind="rank",
         sort="rank",
     ),
     ColumnSpec(
-        "Model",
+        to_tell("Model"),
         "model",
         lambda row: row.model.name,
         kind="model",
@@ -71,10 +106,10 @@ COLUMNS: Final[tuple[ColumnSpec, ...]] = (
         value=lambda row: row.model.name.casefold(),
     ),
     ColumnSpec(
-        "Rating",
+        to_tell("Rating"),
         "number rating",
         lambda row: "–" if row.rating is None else f"{row.rating:.0f}",
-        "400 points more are odds of 10 to 1; the mean is 1000 unless a model is the anchor",
+        to_tell("400 points more are odds of 10 to 1; the mean is 1000 unless a model is the anchor"),
         sort="rating",
         value=lambda row: row.rating,
     ),
@@ -82,7 +117,7 @@ COLUMNS: Final[tuple[ColumnSpec, ...]] = (
         "±",
         "number",
         lambda row: "–" if row.half_width is None else f"±{row.half_width:.0f}",
-        "Half of the interval",
+        to_tell("Half of the interval"),
         cell_title=lambda row: (
             "" if row.lower is None or row.upper is None else f"{row.lower:.1f} to {row.upper:.1f}"
         ),
@@ -90,50 +125,56 @@ COLUMNS: Final[tuple[ColumnSpec, ...]] = (
         value=lambda row: row.half_width,
     ),
     ColumnSpec(
-        "Votes", "number", lambda row: f"{row.votes:,}", sort="votes", value=lambda row: float(row.votes)
+        to_tell("Votes"),
+        "number",
+        lambda row: f"{row.votes:,}",
+        sort="votes",
+        value=lambda row: float(row.votes),
     ),
     ColumnSpec(
-        "By difference",
+        to_tell("By difference"),
         "number places",
         lambda row: place(row.rank_by_differences, row.rank_by_differences_worst),
-        "Places left open by a test of each difference, which sees more than two separate intervals do",
+        to_tell(
+            "Places left open by a test of each difference, which sees more than two separate intervals do"
+        ),
         sort="differences",
         value=lambda row: row.rank_by_differences,
     ),
     ColumnSpec(
-        "All at once",
+        to_tell("All at once"),
         "number places",
         _at_once,
-        "Places that hold for all models at once, with the confidence of the board",
+        to_tell("Places that hold for all models at once, with the confidence of the board"),
         sort="simultaneous",
         value=lambda row: None if row.ranks_simultaneous is None else row.ranks_simultaneous[0],
     ),
     ColumnSpec(
-        "W / L / T",
+        to_tell("W / L / T"),
         "number wlt",
         lambda row: f"{row.wins:,} / {row.losses:,} / {row.ties:,}",
-        "Wins, losses and ties; both bad is counted apart",
+        to_tell("Wins, losses and ties; both bad is counted apart"),
     ),
-    ColumnSpec("Both bad", "number", lambda row: f"{row.both_bad:,}"),
+    ColumnSpec(to_tell("Both bad"), "number", lambda row: f"{row.both_bad:,}"),
     ColumnSpec(
-        "Organisation",
+        to_tell("Organisation"),
         "text",
         lambda row: row.model.organization or "–",
         sort="organization",
         value=lambda row: row.model.organization.casefold(),
     ),
     ColumnSpec(
-        "Licence",
+        to_tell("Licence"),
         "text",
         lambda row: row.model.license or "–",
         sort="license",
         value=lambda row: row.model.license.casefold(),
     ),
     ColumnSpec(
-        "Identity",
+        to_tell("Identity"),
         "text digest",
         lambda row: row.model.behaviour[7:19] if row.model.behaviour else "–",
-        "Behaviour digest: everything that can change a token",
+        to_tell("Behaviour digest: everything that can change a token"),
         cell_title=lambda row: row.model.behaviour or "",
     ),
 )

@@ -9,6 +9,7 @@ from typing import Final
 from tiltyard.rating.leaderboard import Leaderboard, LeaderboardRow
 from tiltyard.rating.matrix import WinMatrix, win_matrix
 from tiltyard.web.charts import distinct_names
+from tiltyard.web.languages import gettext, ngettext, percent
 from tiltyard.web.leaderboard_query import MatrixKind
 
 MATRIX_ROWS: Final = 20
@@ -85,10 +86,10 @@ def _cell(
         float(matrix.predicted[at]),
     )
     surprise = float(matrix.surprise[at])
-    who = f"{pair[0].model.name} against {pair[1].model.name}"
-    told = f"{votes:,} vote{'' if votes == 1 else 's'}"
-    expected = "" if math.isnan(predicted) else f", {predicted:.1%} predicted"
-    words = f"{who}: {observed:.1%} of {told}{expected}" if votes else f"{who}: no votes{expected}"
+    who = gettext("%(model)s against %(rival)s", model=pair[0].model.name, rival=pair[1].model.name)
+    words = f"{who}: {_told(votes, observed)}"
+    if not math.isnan(predicted):
+        words += ", " + gettext("%(share)s predicted", share=percent(predicted, 1))
     far = votes > 0 and abs(surprise) > _FAR
     match kind:
         case "votes":
@@ -103,6 +104,14 @@ def _cell(
             if not votes:
                 return Cell("–", "", "none", words)
             return Cell(f"{observed:.0%}", f"{votes:,}", _shade(observed), words, far)
+
+
+def _told(votes: int, observed: float) -> str:
+    if not votes:
+        return gettext("no votes")
+    return ngettext(
+        "%(share)s of %(num)s vote", "%(share)s of %(num)s votes", votes, share=percent(observed, 1)
+    )
 
 
 def _shade(share: float) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from tiltyard.arena.boards import LENGTH, Board
 from tiltyard.arena.language import UNDECIDED
 from tiltyard.rating.slices import Condition
+from tiltyard.web.languages import gettext
 from tiltyard.web.leaderboard_query import LeaderboardQuery
 
 LANGUAGES: Final = {
@@ -35,7 +36,6 @@ LANGUAGES: Final = {
     "zh": "中文",
     "zh-Hans": "简体中文",
     "zh-Hant": "繁體中文",
-    UNDECIDED: "undecided",
 }
 _MOST_LANGUAGES: Final = 8
 LONG: Final = 200
@@ -75,7 +75,7 @@ def pickers_of(board: Board, query: LeaderboardQuery, default: LeaderboardQuery,
         return tuple(text for text in query.where if Condition.parse(text).trait == trait)
 
     def slices(label: str, trait: str, choices: list[tuple[str, str, str]]) -> Picker:
-        everything = link("all", query.sliced(trait), not on(trait))
+        everything = link(gettext("all"), query.sliced(trait), not on(trait))
         return Picker(
             label,
             [
@@ -89,14 +89,14 @@ def pickers_of(board: Board, query: LeaderboardQuery, default: LeaderboardQuery,
 
     pickers = [
         Picker(
-            "Votes from",
+            gettext("Votes from"),
             [
                 link(label, replace(query, window=window))
                 for label, window in (
-                    ("All time", "all"),
-                    ("Last 90 days", "90d"),
-                    ("Last 30 days", "30d"),
-                    ("Last 7 days", "7d"),
+                    (gettext("All time"), "all"),
+                    (gettext("Last 90 days"), "90d"),
+                    (gettext("Last 30 days"), "30d"),
+                    (gettext("Last 7 days"), "7d"),
                 )
             ],
         )
@@ -106,44 +106,56 @@ def pickers_of(board: Board, query: LeaderboardQuery, default: LeaderboardQuery,
     named = [str(languages[place]) for place in order]
     if set(named) - {UNDECIDED} or on("language"):
         choices = [
-            (f"{LANGUAGES.get(tag, tag)} ({counts[place]:,})", f"language={tag}", _lang(tag))
+            (f"{_name(tag)} ({counts[place]:,})", f"language={tag}", _lang(tag))
             for tag, place in zip(named, order, strict=True)
         ]
-        pickers.append(slices("Language", "language", choices))
+        pickers.append(slices(gettext("Language"), "language", choices))
     pickers += [
-        slices("Turns", "turns", [("one", "turns=1", ""), ("two or more", "turns>=2", "")]),
         slices(
-            "Answers",
+            gettext("Turns"),
+            "turns",
+            [(gettext("one"), "turns=1", ""), (gettext("two or more"), "turns>=2", "")],
+        ),
+        slices(
+            gettext("Answers"),
             LENGTH,
             [
-                (f"under {LONG} tokens", f"{LENGTH}<{LONG}", ""),
-                (f"{LONG} and more", f"{LENGTH}>={LONG}", ""),
+                (gettext("under %(number)s tokens", number=LONG), f"{LENGTH}<{LONG}", ""),
+                (gettext("%(number)s tokens and more", number=LONG), f"{LENGTH}>={LONG}", ""),
             ],
         ),
         Picker(
-            "At equal",
+            gettext("At equal"),
             [
                 link(label, query.toggled(control), control in query.control)
-                for label, control in (("style", "style"), ("speed", "speed"), ("side", "left_side"))
+                for label, control in (
+                    (gettext("style"), "style"),
+                    (gettext("speed"), "speed"),
+                    (gettext("side"), "left_side"),
+                )
             ],
             toggles=True,
         ),
         Picker(
-            "“Both bad” votes",
+            gettext("“Both bad” votes"),
             [
-                link("count as ties", replace(query, both_bad="tie")),
-                link("leave out", replace(query, both_bad="drop")),
+                link(gettext("count as ties"), replace(query, both_bad="tie")),
+                link(gettext("leave out"), replace(query, both_bad="drop")),
             ],
         ),
         Picker(
-            "Intervals",
+            gettext("Intervals"),
             [
-                link("by vote", replace(query, by_voter=False)),
-                link("by voter", replace(query, by_voter=True)),
+                link(gettext("by vote"), replace(query, by_voter=False)),
+                link(gettext("by voter"), replace(query, by_voter=True)),
             ],
         ),
     ]
     return pickers
+
+
+def _name(tag: str) -> str:
+    return gettext("undecided") if tag == UNDECIDED else LANGUAGES.get(tag, tag)
 
 
 def _lang(tag: str) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Final
 
 from tiltyard.arena.boards import Board, History
 from tiltyard.rating.leaderboard import Leaderboard, LeaderboardRow
 from tiltyard.rating.matrix import PairCheck, win_matrix
-from tiltyard.web.charts import CHARTS_MISSING, HOW_TO_INSTALL, bars_of, content_key, describe, distinct_names
+from tiltyard.web.charts import CHARTS_MISSING, HOW_TO_INSTALL, Bar, bars_of, content_key, distinct_names
 from tiltyard.web.history_chart import HistoryLines, history_key, lines_of
+from tiltyard.web.languages import gettext, moment, number_in_words
 from tiltyard.web.leaderboard_columns import Column, columns, sort_rows
 from tiltyard.web.leaderboard_heat import HeatMap, heat_map
 from tiltyard.web.leaderboard_pickers import Link, Picker, pickers_of
@@ -24,7 +24,6 @@ CHART_ROWS: Final = 30
 DOWNLOADS: Final[tuple[tuple[str, Format], ...]] = (("JSON", "json"), ("CSV", "csv"), ("Parquet", "parquet"))
 PAIRS: Final = 8
 """Pairs in each of the two lists."""
-MATRIX_LABELS: Final = {"observed": "won", "predicted": "predicted", "votes": "votes a pair"}
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ def frozen_of(
 ) -> LeaderboardView:
     """Prepare the page of a published board, at `/leaderboard/<digest>`."""
     view = _view(board, query, default, f"{PAGE}/{digest}")
-    return replace(view, frozen=Frozen(moment(time_us) or "", altered))
+    return replace(view, frozen=Frozen(moment(time_us, "short"), altered))
 
 
 def view_of(
@@ -145,7 +144,7 @@ def view_of(
     )
     return replace(
         view,
-        last_vote=moment(board.last_time_us),
+        last_vote=moment(board.last_time_us, "short") if board.last_time_us else None,
         age=age_of(now_us - board.last_time_us) if board.last_time_us else "",
         pickers=pickers_of(board, query, default, PAGE),
         warnings=warnings_of(board, now_us=now_us),
@@ -189,15 +188,17 @@ def _view(
         whole_address=replace(query, window="all", where=()).address(page, default),
         chart=chart(str(CHART_ROWS)) if drawable else None,
         chart_all=chart("all") if drawable and len(bars) > CHART_ROWS else None,
-        chart_alt=describe(bars, board.ratings.confidence),
+        chart_alt=_alt(bars, board.ratings.confidence),
         charts_missing=HOW_TO_INSTALL if CHARTS_MISSING else None,
         matrices=[
             Link(
-                MATRIX_LABELS[kind],
+                label,
                 replace(query, matrix=kind).address(page, default) + "#matrix",
                 kind == query.matrix,
             )
-            for kind in MATRICES
+            for kind, label in zip(
+                MATRICES, (gettext("won"), gettext("predicted"), gettext("votes a pair")), strict=True
+            )
         ],
         matrix=heat_map(board, query.matrix),
         worst_connected=[],
@@ -221,6 +222,17 @@ def _themed(query: LeaderboardQuery, default: LeaderboardQuery, path: str, **ext
         dark=address("dark", "wide"),
         light_narrow=address("light", "narrow"),
         dark_narrow=address("dark", "narrow"),
+    )
+
+
+def _alt(bars: Sequence[Bar], confidence: float) -> str:
+    """Say in the reader's language what `describe` says inside the chart."""
+    percent = f"{100 * confidence:.4g}%"
+    told = ", ".join(f"{bar.name} {bar.rating:.0f} ({bar.lower:.0f}–{bar.upper:.0f})" for bar in bars[:8])
+    return gettext(
+        "Ratings with %(percent)s intervals: %(models)s",
+        percent=percent,
+        models=told + (", …" if len(bars) > 8 else ""),
     )
 
 
@@ -261,25 +273,18 @@ def _found(board: Leaderboard) -> list[str]:
     strength = details.get("tie_strength")
     if isinstance(strength, Sequence) and len(strength) == 3:
         nu, low, high = strength
-        lines.append(f"Strength of ties ν = {nu} ({low} to {high}).")
+        lines.append(gettext("Strength of ties ν = %(nu)s (%(low)s to %(high)s).", nu=nu, low=low, high=high))
     if isinstance(worth := details.get("effective_votes"), int | float):
-        lines.append(f"Worth {worth:,.0f} equal votes.")
+        lines.append(gettext("Worth %(number)s equal votes.", number=number_in_words(round(worth))))
     if isinstance(voters := details.get("voters"), int):
-        lines.append(f"Intervals by {voters:,} voters.")
+        lines.append(gettext("Intervals by %(number)s voters.", number=number_in_words(voters)))
     drawn = details.get("bootstrap")
     if isinstance(drawn, dict):
         lines.append(
-            f"{drawn['resamples']} bootstrap resamples of seed {drawn['seed']}; their bounds are in the JSON."
+            gettext(
+                "%(number)s bootstrap resamples of seed %(seed)s; their bounds are in the JSON.",
+                number=drawn["resamples"],
+                seed=drawn["seed"],
+            )
         )
     return lines
-
-
-def moment(time_us: int) -> str | None:
-    """Write a moment as people read it; `None` for 0.
-
-    >>> moment(1_700_000_000_000_000)
-    '14 November 2023, 22:13 UTC'
-    """
-    if not time_us:
-        return None
-    return datetime.fromtimestamp(time_us / 1_000_000, UTC).strftime("%-d %B %Y, %H:%M UTC")

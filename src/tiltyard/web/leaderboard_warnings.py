@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from tiltyard.arena.boards import Board
+from tiltyard.web.languages import gettext, ngettext, number_in_words, percent
 
 _OLD_DAYS: Final = 7
 _MINUTE, _HOUR, _DAY = 60_000_000, 3_600_000_000, 86_400_000_000
@@ -19,11 +20,13 @@ def age_of(age_us: int) -> str:
     >>> age_of(30_000_000), age_of(7_200_000_000), age_of(3 * 86_400_000_000)
     ('just now', '2 hours ago', '3 days ago')
     """
-    for unit, size in (("day", _DAY), ("hour", _HOUR), ("minute", _MINUTE)):
-        if age_us >= size:
-            many = age_us // size
-            return f"{many} {unit}{'' if many == 1 else 's'} ago"
-    return "just now"
+    if age_us >= _DAY:
+        return ngettext("%(num)s day ago", "%(num)s days ago", age_us // _DAY)
+    if age_us >= _HOUR:
+        return ngettext("%(num)s hour ago", "%(num)s hours ago", age_us // _HOUR)
+    if age_us >= _MINUTE:
+        return ngettext("%(num)s minute ago", "%(num)s minutes ago", age_us // _MINUTE)
+    return gettext("just now")
 
 
 def warnings_of(board: Board, *, now_us: int) -> list[str]:
@@ -34,8 +37,11 @@ def warnings_of(board: Board, *, now_us: int) -> list[str]:
     found = []
     if parts := len(leaderboard.ratings.components) - 1:
         found.append(
-            f"The votes fall into {parts + 1} groups that no battle connects. Ratings and ranks are those of the "
-            "largest; the other models need battles against it before they can be compared."
+            gettext(
+                "The votes fall into %(number)s groups that no battle connects. Ratings and ranks are those of the "
+                "largest; the other models need battles against it before they can be compared.",
+                number=parts + 1,
+            )
         )
     ranked = {row.model.key for row in leaderboard.rows if row.status == "ranked"}
     inside = np.array([key in ranked for key in counts.models], dtype=np.bool_)
@@ -44,7 +50,12 @@ def warnings_of(board: Board, *, now_us: int) -> list[str]:
         pairs = len(ranked) * (len(ranked) - 1) // 2
         if met < pairs:
             found.append(
-                f"{pairs - met:,} of {pairs:,} pairs of ranked models never met; what is said of them rests on third models."
+                gettext(
+                    "%(missing)s of %(pairs)s pairs of ranked models never met; what is said of them rests on third "
+                    "models.",
+                    missing=number_in_words(pairs - met),
+                    pairs=number_in_words(pairs),
+                )
             )
         rivals = np.zeros(len(counts.models), dtype=np.int64)
         np.add.at(rivals, counts.first, 1)
@@ -56,17 +67,26 @@ def warnings_of(board: Board, *, now_us: int) -> list[str]:
             if key in ranked and many == 1
         ]
         if len(ranked) > 2 and lonely:
-            shown = ", ".join(lonely[:5]) + (f" and {len(lonely) - 5} more" if len(lonely) > 5 else "")
-            found.append(f"Met one rival only: {shown}.")
+            shown = ", ".join(lonely[:5]) + (", …" if len(lonely) > 5 else "")
+            found.append(gettext("Met one rival only: %(models)s.", models=shown))
     if board.votes.voter is not None and len(board.votes) >= 20:
         share = np.bincount(board.votes.voter).max() / len(board.votes)
         if share > _ONE_VOTER:
             found.append(
-                f"One voter cast {share:.0%} of these votes; intervals by voter say what that means."
+                gettext(
+                    "One voter cast %(share)s of these votes; intervals by voter say what that means.",
+                    share=percent(share),
+                )
             )
     if len(board.votes) > leaderboard.votes:
-        found.append(f"This slice has {leaderboard.votes:,} of {len(board.votes):,} votes.")
+        found.append(
+            gettext(
+                "This slice has %(part)s of %(all)s votes.",
+                part=number_in_words(leaderboard.votes),
+                all=number_in_words(len(board.votes)),
+            )
+        )
     days = (now_us - board.last_time_us) // _DAY
     if days >= _OLD_DAYS:
-        found.append(f"The last vote is {days:,} days old.")
+        found.append(gettext("The last vote is %(days)s days old.", days=number_in_words(days)))
     return found

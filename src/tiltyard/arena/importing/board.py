@@ -8,7 +8,7 @@ models, unless whoever asks says that they are the same (`declared:/<name>`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,14 +78,15 @@ def imported_board(
     judge: str | None = None,
     same_names: bool = False,
     window: Window = ALL_TIME,
+    imports: Collection[str] | None = None,
 ) -> ImportedBoard:
     """Read the votes of some sources, or the verdicts of one judge model in them; never both.
 
-    `same_names` takes equal names in several sources for one model. A window ends just after the newest vote, which in a
+    `imports` takes these (ids), whether or not they still count: what a published board was made of. `same_names` takes equal names in several sources for one model. A window ends just after the newest vote, which in a
     file is long ago. Raises `NotFound` naming a source that is not there (and those that are), `InvalidRequest` for one
     without votes, and for a window over votes that have no times.
     """
-    chosen = [one for one in log.imports() if one.counts]
+    chosen = [one for one in log.imports() if (one.counts if imports is None else one.import_id in imports)]
     there = sorted({one.source for one in chosen})
     for source in sources:
         if source not in there:
