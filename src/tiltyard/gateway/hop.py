@@ -53,6 +53,8 @@ class Hop:
         self._idle: dict[str, list[tuple[Line, float]]] = {}
         """By origin: the line, and when it became idle; the last one used is the first one taken."""
         self._lines: set[Line] = set()
+        self._tidying: set[str] = set()
+        """Origins whose idle lines are looked at soon: one timer for all of them, not one a request."""
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Exchange:
         """Send a request and wait for the head of its answer; the caller must close it.
@@ -112,7 +114,9 @@ class Hop:
     def _keep(self, origin: str, line: Line) -> None:
         loop = asyncio.get_running_loop()
         self._idle.setdefault(origin, []).append((line, loop.time()))
-        loop.call_later(KEEP_IDLE_S, self._tidy, origin)
+        if origin not in self._tidying:
+            self._tidying.add(origin)
+            loop.call_later(KEEP_IDLE_S, self._tidy, origin)
 
     def _tidy(self, origin: str) -> None:
         """Close what has waited too long."""
@@ -122,3 +126,7 @@ class Hop:
             if all(line is not other for other, _ in kept):
                 line.hang_up()
         self._idle[origin] = kept
+        if kept:
+            asyncio.get_running_loop().call_later(KEEP_IDLE_S, self._tidy, origin)
+        else:
+            self._tidying.discard(origin)

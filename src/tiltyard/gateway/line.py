@@ -65,6 +65,7 @@ class Line(asyncio.Protocol):
         self._free = free
         self._gone = gone
         self._heard_s = 0.0
+        self._asked = False
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._lost: HopFailed | None = None
@@ -80,6 +81,7 @@ class Line(asyncio.Protocol):
         self._held = 0
         self._paused = False
         self._complete = False
+        self._reusable = False
         self._waiter: asyncio.Future[None] | None = None
 
     @property
@@ -93,7 +95,9 @@ class Line(asyncio.Protocol):
             raise AssertionError("a line that nobody opened")
         self._reset()
         self._heard_s = self._loop.time()
-        self._timer = self._loop.call_later(self._silence_s, self._look)
+        self._asked = True
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._silence_s, self._look)
         self._transport.write(head + body)
         while not self._head_done:
             await self._news()
@@ -114,8 +118,8 @@ class Line(asyncio.Protocol):
 
     def end(self) -> None:
         """Nobody wants the rest: after the whole answer the line is free, else the worker sees it hung up."""
-        self._stop_timer()
-        if self._complete and self.open and self._parser.should_keep_alive():
+        self._asked = False
+        if self._complete and self._reusable and self.open:
             self._free(self)
         else:
             self.hang_up()
@@ -146,7 +150,10 @@ class Line(asyncio.Protocol):
         self._wake()
 
     def _look(self) -> None:
-        """The timer is set once a request and looks when something last came: a token costs no timer."""
+        """The one timer of a line looks when something last came: a token costs none, nor does a further request."""
+        self._timer = None
+        if not self._asked:
+            return
         left_s = self._heard_s + self._silence_s - self._loop.time()
         if self._paused:
             left_s = self._silence_s
@@ -226,6 +233,7 @@ class Line(asyncio.Protocol):
         """The answer is whole."""
         if self._head_done:
             self._complete = True
+            self._reusable = self._parser.should_keep_alive()  # it knows only now
             self._wake()
 
 
