@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from test_transcript import battle, said, turn
 
-from tiltyard.arena.answering import trouble_of
 from tiltyard.arena.pairing import Entrant
 from tiltyard.arena.reveal import Difference, reveal
 from tiltyard.arena.transcript import CastVote
+from tiltyard.arena.troubles import TROUBLES, trouble_of
 from tiltyard.errors import (
     Conflict,
     ContextTooLong,
@@ -85,11 +85,13 @@ def test_a_side_that_is_no_longer_known_is_still_named() -> None:
 )
 def test_a_failure_is_told_without_the_name_of_the_side(error: TiltyardError) -> None:
     told = trouble_of(error)
-    assert "smollm2" not in told
-    assert told.endswith(".")
+    assert "smollm2" not in told.words
+    assert told.words.endswith(".")
+    assert TROUBLES[told.cause] is told
 
 
 def test_different_causes_are_told_apart() -> None:
+    """FastChat #91, #1206, #3503, #3711, #3671: one opaque "network error" for every cause."""
     causes = [
         ContextTooLong(""),
         Overloaded("", retry_after_s=1),
@@ -99,4 +101,5 @@ def test_different_causes_are_told_apart() -> None:
         UpstreamFailed("", code="timed_out"),
         UpstreamFailed("", code="identity_changed"),
     ]
-    assert len({trouble_of(cause) for cause in causes}) == len(causes)
+    assert len({trouble_of(cause).words for cause in causes}) == len(causes)
+    assert len({trouble_of(cause).cause for cause in causes}) == len(causes)

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tiltyard.arena.transcript import Answer, Battle, CastVote, Limits, Turn
+from tiltyard.arena.transcript import Answer, Battle, CastVote, Limits, Turn, Voided
+from tiltyard.arena.troubles import BROKE_OFF, WORDS_GONE
 from tiltyard.errors import Conflict, ContentMissing, InvalidRequest
 from tiltyard.events.schema import ContentRef, Contestant
 from tiltyard.identity.canonical import digest_of
@@ -35,7 +36,7 @@ def said(text: str = "yes") -> Answer:
 
 
 def failed() -> Answer:
-    return Answer(finish="failed", trouble="it broke")
+    return Answer(finish="failed", trouble=BROKE_OFF)
 
 
 def test_each_side_hears_only_what_it_said_itself() -> None:
@@ -60,8 +61,8 @@ def test_each_side_hears_only_what_it_said_itself() -> None:
         (Answer(text="x", finish="length"), True),
         (Answer(text="x", finish="cancelled"), True),
         (Answer(text=" \n", finish="cancelled"), False),
-        (Answer(text="x", finish="failed", trouble="t"), False),
-        (Answer(text="", finish="stop", trouble="words gone"), False),
+        (Answer(text="x", finish="failed", trouble=BROKE_OFF), False),
+        (Answer(text="", finish="stop", trouble=WORDS_GONE), False),
         (Answer(text="x"), False),
     ],
 )
@@ -69,9 +70,25 @@ def test_which_answers_can_be_judged(answer: Answer, judged: bool) -> None:
     assert answer.can_be_judged is judged
 
 
-def test_a_vote_waits_for_both_sides() -> None:
-    with pytest.raises(Conflict, match="still answering"):
+def test_a_vote_waits_until_both_sides_have_spoken() -> None:
+    """FastChat #2091: a slow side kept the buttons away."""
+    with pytest.raises(Conflict, match="not said anything yet"):
         battle(turn(0, said(), Answer(), settled=False)).check_vote()
+    battle(turn(0, said(), Answer(text="so far"), settled=False)).check_vote()  # FastChat #2091
+    with pytest.raises(Conflict, match="not said anything yet"):
+        battle(turn(0, said(), failed(), settled=False)).check_vote()
+
+
+def test_nothing_goes_on_in_a_void_battle() -> None:
+    void = battle(turn(0, said(), failed()))
+    void.voided = Voided("bat_2")
+    for check in (
+        void.check_vote,
+        lambda: void.check_next_turn(Limits()),
+        lambda: void.check_regenerate(Limits()),
+    ):
+        with pytest.raises(Conflict, match="counts for nobody"):
+            check()
 
 
 def test_a_vote_needs_a_pair_of_answers() -> None:

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tiltyard.cli.answer_traits import answer_traits
+from tiltyard.arena.answer_traits import AnswerTraits
+from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.cli.main import main
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import ChoiceOutcome, GenerationFinished, VoteCast
 from tiltyard.identity.canonical import canonical_json
 from tiltyard.identity.manifest import DefaultSampling
+from tiltyard.rating.ruleset import Ruleset
 
 PLUM, QUINCE = ("sha256:" + letter * 64 for letter in "ab")
 
@@ -100,7 +102,8 @@ def test_turns_add_up_and_what_is_not_known_leaves_the_vote_out(folder: Path) ->
     with EventLog.open(folder / "log.db", keys=folder / "keys.db") as log:
         voted(log, 26, "a", turned=False, a=("gen_a1", "gen_a2"), b=("gen_b1", "gen_b2"))
         names = ("length", "headers", "bold", "lists", "time_to_first_token", "tokens_per_second")
-        rows, traits = answer_traits(log, log.votes(), names)
+        votes, answers = RecordedVotes(log, Ruleset()).votes(), AnswerTraits(log)
+        rows, traits = answers.of(votes, names)
         assert len(rows) == 25
         last = {name: values[-1] for name, values in traits.items()}
         assert last == {
@@ -117,9 +120,18 @@ def test_turns_add_up_and_what_is_not_known_leaves_the_vote_out(folder: Path) ->
             "tokens_per_second_a": 43 / 2,
             "tokens_per_second_b": pytest.approx(20 / (2 * 1.2 - 0.403)),
         }
-        assert (
-            len(answer_traits(log, log.votes(), ["length"])[0]) == 26
-        )  # tokens need neither words nor times
+        assert len(answers.of(votes, ["length"])[0]) == 26  # tokens need neither words nor times
+
+
+def test_an_answer_that_ended_after_the_vote_and_beyond_the_position_is_not_known_there(folder: Path) -> None:
+    with EventLog.open(folder / "log.db", keys=folder / "keys.db") as log:
+        voted(log, 30, "a", turned=False, a=("gen_a1",), b=("gen_slow",))
+        position, answers = log.last_sequence(), AnswerTraits(log)
+        votes = RecordedVotes(log, Ruleset()).votes()[-1:]
+        assert answers.of(votes, ["length"])[0] == []
+        answered(log, "gen_slow", "late", tokens=9, first_ms=5.0, total_ms=9000.0)
+        assert answers.of(votes, ["length"], read_to=position)[0] == []
+        assert answers.of(votes, ["length"])[1]["length_b"] == [9.0]
 
 
 def test_the_command_controls_style_and_speed_of_its_own_log(folder: Path) -> None:
@@ -144,5 +156,6 @@ def test_the_command_controls_style_and_speed_of_its_own_log(folder: Path) -> No
 def test_erased_words_leave_the_vote_out_of_style_and_in_everything_else(folder: Path) -> None:
     with EventLog.open(folder / "log.db", keys=folder / "keys.db") as log:
         log.erase_subject("someone")
-        assert answer_traits(log, log.votes(), ["headers"]) == ([], {"headers_a": [], "headers_b": []})
-        assert len(answer_traits(log, log.votes(), ["tokens_per_second"])[0]) == 24
+        votes, answers = RecordedVotes(log, Ruleset()).votes(), AnswerTraits(log)
+        assert answers.of(votes, ["headers"]) == ([], {"headers_a": [], "headers_b": []})
+        assert len(answers.of(votes, ["tokens_per_second"])[0]) == 24

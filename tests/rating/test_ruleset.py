@@ -31,6 +31,7 @@ class Vote:
     voter: str = "anna"
     network: str = ""
     prompt_digest: str = ""
+    withdrawn: bool = False
     leaked: bool = False
     seconds: float | None = 60.0
     time_us: int = 0

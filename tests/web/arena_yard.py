@@ -10,6 +10,7 @@ import orjson
 from arena_standin import StandIn, entrant
 
 from tiltyard.arena.battle import Arena
+from tiltyard.arena.consent import CONSENT_VERSION
 from tiltyard.arena.pairing import Entrant
 from tiltyard.events.log import EventLog
 
@@ -73,9 +74,14 @@ def listen(visitor: httpx2.Client, battle: str, *, until: Callable[[Heard], bool
     return heard
 
 
+def opening(content: str = "Why is the sky blue?", **fields: str) -> dict[str, object]:
+    """The body that opens a battle, with the consent that the first one needs."""
+    return {"messages": [{"role": "user", "content": content}], "consent": CONSENT_VERSION, **fields}
+
+
 def open_battle(visitor: httpx2.Client, content: str = "Why is the sky blue?") -> tuple[str, str]:
     """Open a battle through the API; returns its id and its vote token."""
-    response = visitor.post("/api/arena/battles", json={"messages": [{"role": "user", "content": content}]})
+    response = visitor.post("/api/arena/battles", json=opening(content))
     assert response.status_code == 201, response.text
     opened = response.json()
     return opened["battle"], opened["vote_token"]

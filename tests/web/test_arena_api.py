@@ -7,9 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx2
 import pytest
 from arena_standin import Gate, Refuse, StandIn, entrant
-from arena_yard import CONTESTANTS, REPLAY, Yard, listen, open_battle
+from arena_yard import CONTESTANTS, REPLAY, Yard, listen, open_battle, opening
 
+from tiltyard.arena.consent import CONSENT_VERSION, CONSENT_WORDS, consent_digest
 from tiltyard.arena.outages import Outages
+from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.arena.sessions import SessionLimits, SessionSettings
 from tiltyard.arena.transcript import SIDES, Limits
 from tiltyard.arena.voter import Voter, token_digest
@@ -19,9 +21,16 @@ from tiltyard.events.schema import (
     BattleOpened,
     BattleTurnFinished,
     BattleTurnStarted,
+    BattleVoided,
+    ConsentGiven,
     Contestant,
     VoteCast,
+    VoteWithdrawn,
 )
+from tiltyard.identity.canonical import digest_of
+from tiltyard.rating.admission import Window
+from tiltyard.rating.ruleset import Ruleset
+from tiltyard.web.languages import LANGUAGES
 
 NAMES = [one.name for one in CONTESTANTS]
 DIGESTS = [one.behaviour for one in CONTESTANTS]
@@ -47,8 +56,8 @@ def test_battle_streams_both_sides_and_the_vote_reveals_them(yard: Yard) -> None
         heard = listen(visitor, battle)
         for side in ("a", "b"):
             assert heard.text[side].startswith("You said “Why is the sky blue?” (message 1).")
-            assert heard.done[side] == {"side": side, "finish_reason": "stop", "trouble": None}
-        assert heard.settled == {"can_vote": True}
+            assert heard.done[side] == {"side": side, "finish_reason": "stop", "trouble": None, "cause": None}
+        assert heard.settled == {"can_vote": True, "voided": False}
         reply = vote(visitor, battle, token, "b")
     assert reply.status_code == 200, reply.text
     shown = reply.json()
@@ -167,7 +176,7 @@ def test_a_watcher_who_comes_late_or_again_gets_all_from_the_start(yard: Yard) -
     assert whole.events[0] == "turn"
     assert whole.text["a"].startswith("first half, then ")
     assert after.text == whole.text
-    assert after.settled == {"can_vote": True}
+    assert after.settled == {"can_vote": True, "voided": False}
 
 
 def test_answers_are_written_on_when_nobody_watches(yard: Yard) -> None:
@@ -283,7 +292,9 @@ def failing(models: StandIn, name: str) -> None:
     models.answers[name] = refuse
 
 
-def test_a_failed_side_is_said_plainly_and_voting_waits_for_a_retry(open_yard: Callable[..., Yard]) -> None:
+def test_a_model_that_fails_does_not_lose_and_the_question_goes_to_another_pair(
+    open_yard: Callable[..., Yard],
+) -> None:
     pair = CONTESTANTS[:2]
     yard = open_yard(contestants=pair)
     failing(yard.models, pair[0].name)
@@ -292,16 +303,67 @@ def test_a_failed_side_is_said_plainly_and_voting_waits_for_a_retry(open_yard: C
         heard = listen(visitor, battle)
         (failed,) = [done for done in heard.done.values() if done["finish_reason"] == "failed"]
         assert failed["trouble"] == "This side cannot be reached just now. Try again in a moment."
-        assert heard.settled == {"can_vote": False}
-        refused = vote(visitor, battle, token)
-        assert refused.status_code == 409
-        assert "Regenerate" in refused.json()["error"]["message"]
+        assert failed["cause"] == "unreachable"
+        assert heard.settled == {"can_vote": False, "voided": True}
+        for verb, body in (
+            ("vote", {"vote_token": token, "choice": "a"}),
+            ("turns", {"content": "Hello?"}),
+            ("regenerate", None),
+        ):
+            refused = visitor.post(f"/api/arena/battles/{battle}/{verb}", json=body)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (409, "battle_voided")
+        del yard.models.answers[pair[0].name]
+        again = visitor.post(f"/api/arena/battles/{battle}/redraw")
+        assert again.status_code == 201
+        twice = visitor.post(f"/api/arena/battles/{battle}/redraw")
+        assert twice.json() == again.json()
+        redrawn, token = again.json()["battle"], again.json()["vote_token"]
+        assert listen(visitor, redrawn).settled == {"can_vote": True, "voided": False}
+        assert "(message 1)" in listen(visitor, redrawn).text["a"]
+        assert vote(visitor, redrawn, token).status_code == 200
+        not_void = visitor.post(f"/api/arena/battles/{redrawn}/redraw")
+        assert not_void.json()["error"]["code"] == "not_void"
+    voided = [event.data for event in yard.log.read(types=[BattleVoided])]
+    assert [(one.battle, one.causes) for one in voided if isinstance(one, BattleVoided)] == [
+        (battle, ("unreachable",))
+    ]
+    opened = yard.log.find(BattleOpened, subject=redrawn)
+    assert opened is not None
+    assert isinstance(opened.data, BattleOpened)
+    assert (opened.data.redraws, opened.data.redrawn_after) == (1, "unreachable")
+    assert [one.battle for one in votes(yard.log)] == [redrawn]
+
+
+def test_a_void_battle_is_void_after_a_restart_too(open_yard: Callable[..., Yard]) -> None:
+    yard = open_yard(contestants=CONTESTANTS[:2])
+    failing(yard.models, CONTESTANTS[0].name)
+    with yard.visitor() as visitor:
+        battle, _ = open_battle(visitor)
+        listen(visitor, battle)
+        second = open_yard(contestants=CONTESTANTS[:2])
+        with second.visitor() as later:
+            later.cookies.update(visitor.cookies)
+            page = later.get(f"/battles/{battle}").text
+            assert "This side cannot be reached just now." in page
+            assert "this battle is void" in page
+            here = visitor.post(f"/api/arena/battles/{battle}/redraw").json()["battle"]
+            assert later.post(f"/api/arena/battles/{battle}/redraw").json()["battle"] == here
+
+
+def test_a_later_message_that_fails_voids_nothing_and_is_tried_again(open_yard: Callable[..., Yard]) -> None:
+    yard = open_yard(contestants=CONTESTANTS[:2])
+    with yard.visitor() as visitor:
+        battle, token = open_battle(visitor)
+        listen(visitor, battle)
+        failing(yard.models, CONTESTANTS[0].name)
+        visitor.post(f"/api/arena/battles/{battle}/turns", json={"content": "And?"})
+        assert listen(visitor, battle).settled == {"can_vote": True, "voided": False}
         further = visitor.post(f"/api/arena/battles/{battle}/turns", json={"content": "Hello?"})
         assert further.json()["error"]["code"] == "turn_incomplete"
-        del yard.models.answers[pair[0].name]
+        del yard.models.answers[CONTESTANTS[0].name]
         visitor.post(f"/api/arena/battles/{battle}/regenerate")
-        assert listen(visitor, battle).settled == {"can_vote": True}
-        assert vote(visitor, battle, token).status_code == 200
+        listen(visitor, battle)
+        assert vote(visitor, battle, token).json()["turns"] == 2
 
 
 def test_a_cut_stream_is_a_failure_not_an_answer(open_yard: Callable[..., Yard]) -> None:
@@ -313,7 +375,7 @@ def test_a_cut_stream_is_a_failure_not_an_answer(open_yard: Callable[..., Yard])
     assert "This side broke off before its answer was complete. Try again." in [
         done["trouble"] for done in heard.done.values()
     ]
-    assert heard.settled == {"can_vote": False}
+    assert heard.settled == {"can_vote": False, "voided": True}
 
 
 def test_a_side_that_is_served_as_another_identity_does_not_count(open_yard: Callable[..., Yard]) -> None:
@@ -325,7 +387,7 @@ def test_a_side_that_is_served_as_another_identity_does_not_count(open_yard: Cal
     assert "This side was replaced while the battle went on. Start a new round." in [
         done["trouble"] for done in heard.done.values()
     ]
-    assert heard.settled == {"can_vote": False}
+    assert heard.settled == {"can_vote": False, "voided": True}
 
 
 def test_of_many_votes_at_once_exactly_one_counts(yard: Yard) -> None:
@@ -383,19 +445,28 @@ def test_a_vote_token_is_single_use_and_fits_one_battle(yard: Yard) -> None:
     assert [cast.choice for cast in votes(yard.log)] == ["a"]
 
 
-def test_a_vote_while_the_answers_are_written_is_refused(yard: Yard) -> None:
-    gate = Gate()
-    held(yard.models, gate)
+def test_nobody_waits_for_the_slow_side_but_both_must_have_spoken(yard: Yard) -> None:
+    """FastChat #2091: the vote stops what is still being written, and counts what was said."""
+    silent, gate = Gate(), Gate()
+    for name in NAMES:
+        yard.models.answers[name] = lambda _messages: [silent, "so far", gate, " and more"]
     with yard.visitor() as visitor:
         battle, token = open_battle(visitor)
+        assert silent.reached.wait(10)
         refused = vote(visitor, battle, token)
         assert refused.status_code == 409
         assert refused.json()["error"]["code"] == "still_answering"
         second = visitor.post(f"/api/arena/battles/{battle}/turns", json={"content": "x"})
         assert second.json()["error"]["code"] == "still_answering"
-        gate.open()
-        listen(visitor, battle)
+        silent.open()
+        listen(visitor, battle, until=lambda heard: all(heard.text.values()))
+        assert vote(visitor, battle, "0" * 64).status_code == 400  # which stops nobody
         assert vote(visitor, battle, token).status_code == 200
+        gate.open()
+        assert listen(visitor, battle).text == {"a": "so far", "b": "so far"}
+    (cast,) = votes(yard.log)
+    assert cast.cut == ("a", "b")
+    assert all(cast.generations_a + cast.generations_b)
 
 
 def test_a_stranger_cannot_tell_a_battle_from_none(yard: Yard) -> None:
@@ -422,7 +493,7 @@ def test_a_program_without_cookies_works_by_its_vote_token(yard: Yard) -> None:
     with yard.visitor() as visitor:
         battle, token = open_battle(visitor)
     with yard.visitor(authorization=f"Bearer {token}") as program:
-        assert listen(program, battle).settled == {"can_vote": True}
+        assert listen(program, battle).settled == {"can_vote": True, "voided": False}
     with yard.visitor() as program:
         assert vote(program, battle, token).status_code == 200
 
@@ -475,7 +546,7 @@ def test_one_voter_cannot_keep_everything_busy(open_yard: Callable[..., Yard]) -
     gate = Gate()
     held(yard.models, gate)
     with yard.visitor() as visitor, yard.visitor() as other:
-        body = {"messages": [{"role": "user", "content": "a"}]}
+        body = opening("a")
         battles = [open_battle(visitor)[0] for _ in range(2)]
         refused = visitor.post("/api/arena/battles", json=body)
         assert refused.status_code == 429
@@ -491,7 +562,7 @@ def test_one_voter_cannot_get_past_the_limit_by_asking_all_at_once(open_yard: Ca
     yard = open_yard(limits=Limits(running_battles_per_voter=2))
     gate = Gate()
     held(yard.models, gate)
-    body = {"messages": [{"role": "user", "content": "a"}]}
+    body = opening("a")
     with yard.visitor() as visitor:
         listen(visitor, open_battle(visitor)[0], until=lambda heard: bool(heard.events))  # has the cookie now
         with ThreadPoolExecutor(12) as pool:
@@ -525,12 +596,12 @@ def test_a_battle_whose_first_message_the_log_refused_can_be_looked_at_and_stopp
 def test_an_arena_with_one_contestant_says_what_it_needs(open_yard: Callable[..., Yard]) -> None:
     yard = open_yard(contestants=CONTESTANTS[:1])
     with yard.visitor() as visitor:
-        reply = visitor.post("/api/arena/battles", json={"messages": [{"role": "user", "content": "a"}]})
+        reply = visitor.post("/api/arena/battles", json=opening("a"))
         assert reply.status_code == 503
         assert "1 ready now" in reply.json()["error"]["message"]
         page = visitor.get("/")
     assert page.status_code == 200
-    assert "1 is ready now" in page.text
+    assert "one is ready now" in page.text
 
 
 def test_heartbeats_keep_a_silent_stream_open(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -558,7 +629,7 @@ def test_a_model_that_fails_again_and_again_is_not_drawn_and_comes_back(
     """FastChat #3294: one contestant in trouble must not take the arena with it."""
     yard = open_yard()
     now = [0.0]
-    yard.arena._outages = Outages(failures=1, rest_s=60, clock_s=lambda: now[0])
+    yard.arena._outages = yard.arena._turns.outages = Outages(failures=1, rest_s=60, clock_s=lambda: now[0])
     failing(yard.models, NAMES[0])
 
     def fight() -> set[str]:
@@ -586,9 +657,146 @@ def test_a_new_cookie_does_not_get_round_the_limit_of_the_network(open_yard: Cal
         with yard.visitor() as visitor:
             open_battle(visitor)
     with yard.visitor() as visitor:
-        body = {"messages": [{"role": "user", "content": "Once more?"}]}
+        body = opening("Once more?")
         refused = visitor.post("/api/arena/battles", json=body)
     assert refused.status_code == 429
     assert refused.json()["error"]["code"] == "too_many_battles"
     assert 3500 < int(refused.headers["retry-after"]) <= 3601
     assert len(list(yard.log.read(types=[BattleOpened]))) == 2
+
+
+def test_consent_comes_before_the_first_question_once_and_with_its_words(yard: Yard) -> None:
+    with yard.visitor(**{"accept-language": "zh-TW"}) as visitor:
+        asked = visitor.get("/api/arena/consent").json()
+        without = opening()
+        del without["consent"]
+        for body in (without, opening(consent="0")):
+            refused = visitor.post("/api/arena/battles", json=body)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (400, "consent_needed")
+        assert yard.log.last_sequence() == 0
+        assert yard.models.asked == []
+        open_battle(visitor)
+        assert visitor.post("/api/arena/battles", json=without).status_code == 201
+    (event,) = yard.log.read(types=[ConsentGiven])
+    assert event.sequence == 1
+    assert isinstance(event.data, ConsentGiven)
+    assert (event.data.version, event.data.language) == ("1", "zh-Hant")
+    assert event.data.wording == asked["digest"] == digest_of(asked["text"].encode())
+
+
+def test_consent_is_known_to_another_process(open_yard: Callable[..., Yard]) -> None:
+    first, second = open_yard(), open_yard()
+    with first.visitor() as visitor, second.visitor() as later:
+        open_battle(visitor)
+        later.cookies.update(visitor.cookies)
+        body = {"messages": [{"role": "user", "content": "Again?"}]}
+        assert later.post("/api/arena/battles", json=body).status_code == 201
+
+
+def test_changed_words_of_consent_need_a_new_version() -> None:
+    assert {tag: consent_digest(tag)[:19] for tag in CONSENT_WORDS} == WORDS_OF_VERSION[CONSENT_VERSION]
+    assert set(CONSENT_WORDS) == {language.tag for language in LANGUAGES}
+
+
+WORDS_OF_VERSION = {
+    "1": {"en": "sha256:7524161c87e1", "zh-Hant": "sha256:0eb0efaff605", "zh-Hans": "sha256:1e65751e1fc4"}
+}
+"""Digests by version: who changes the words adds a version here, and all voters are asked again."""
+
+
+def test_a_vote_can_be_taken_back_for_a_minute_and_does_not_count(yard: Yard) -> None:
+    recorded = RecordedVotes(yard.log, Ruleset(least_seconds=0))
+    with yard.visitor() as visitor:
+        battle, token = open_battle(visitor)
+        listen(visitor, battle)
+        path = f"/api/arena/battles/{battle}/withdraw"
+        early = visitor.post(path, json={"vote_token": token, "reason": "slip"})
+        assert early.json()["error"]["code"] == "not_voted"
+        receipt = vote(visitor, battle, token).json()["receipt"]
+        assert recorded.admit(Window(), 2**60).counts.votes == 1
+        wrong = visitor.post(path, json={"vote_token": token, "reason": "whim"})
+        assert wrong.json()["error"]["param"] == "reason"
+        foreign = visitor.post(path, json={"vote_token": "0" * 64, "reason": "slip"})
+        assert foreign.json()["error"]["code"] == "wrong_vote_token"
+        assert visitor.post(path, json={"vote_token": token, "reason": "misread"}).status_code == 200
+        again = visitor.post(path, json={"vote_token": token, "reason": "slip"})
+        assert again.json()["error"]["code"] == "already_withdrawn"
+        # the names are known now: no second vote on this battle
+        assert vote(visitor, battle, token, "b").json()["error"]["code"] == "already_voted"
+        assert "You took your vote back" in visitor.get(f"/battles/{battle}").text
+    (event,) = yard.log.read(types=[VoteWithdrawn])
+    assert isinstance(event.data, VoteWithdrawn)
+    assert (event.data.vote, event.data.reason) == (receipt, "misread")
+    admitted = recorded.admit(Window(), 2**60)
+    assert (admitted.counts.votes, admitted.excluded) == (0, {"withdrawn": 1})
+    assert yard.log.votes() == []
+    assert len(votes(yard.log)) == 1  # it stays
+
+
+def test_after_the_minute_a_vote_stands(open_yard: Callable[..., Yard]) -> None:
+    yard = open_yard()
+    with yard.visitor() as visitor:
+        battle, token = open_battle(visitor)
+        listen(visitor, battle)
+        vote(visitor, battle, token)
+        known = yard.arena._battles[battle].vote
+        assert known is not None
+        yard.arena.now_us = lambda: known.time_us + 60_000_001
+        late = visitor.post(
+            f"/api/arena/battles/{battle}/withdraw", json={"vote_token": token, "reason": "slip"}
+        )
+        assert late.json()["error"]["code"] == "undo_too_late"
+        assert "Take it back" not in visitor.get(f"/battles/{battle}").text
+    assert len(yard.log.votes()) == 1
+
+
+def test_a_battle_is_shared_after_its_vote_by_a_link_that_cannot_be_guessed(yard: Yard) -> None:
+    with yard.visitor() as visitor, yard.visitor() as stranger:
+        battle, token = open_battle(visitor, "A question to share?")
+        listen(visitor, battle)
+        early = visitor.post(f"/api/arena/battles/{battle}/share")
+        assert early.json()["error"]["code"] == "not_voted"
+        shown = vote(visitor, battle, token, "b").json()
+        link = visitor.post(f"/api/arena/battles/{battle}/share").json()["link"]
+        assert visitor.post(f"/api/arena/battles/{battle}/share").json()["link"] == link
+        page = stranger.get(link)
+        assert page.status_code == 200
+        assert "A question to share?" in page.text
+        assert f"chose {shown['b']['name']}" in page.text
+        assert page.headers["referrer-policy"] == "no-referrer"  # the secret is in the address
+        assert stranger.get(link[:-1] + "x").status_code == 404
+        assert stranger.get(f"/battles/{battle}").status_code == 404
+        assert stranger.post(f"/api/arena/battles/{battle}/share").status_code == 404
+        (opened,) = yard.log.read(types=[BattleOpened])
+        assert isinstance(opened.data, BattleOpened)
+        yard.log.erase_subject(opened.data.voter)
+        erased = stranger.get(link).text
+    assert "A question to share?" not in erased
+    secret = link.rpartition("/")[2]
+    assert all(secret not in event.data_json for event in yard.log.read())
+
+
+def test_at_an_equal_pace_no_side_shows_more_than_the_slower_one(yard: Yard) -> None:
+    gate = Gate()
+    slow = NAMES[0]
+    yard.models.answers[slow] = lambda _messages: ["12345", gate, "67890"]
+    for name in NAMES[1:]:
+        yard.models.answers[name] = lambda _messages: ["abcdefghij" * 3]
+    with yard.visitor() as visitor:
+        opened: BattleOpened | None = None
+        while opened is None or slow not in [one.identity for one in opened.contestants]:
+            body = opening(pace="equal")
+            battle = visitor.post("/api/arena/battles", json=body).json()["battle"]
+            event = yard.log.find(BattleOpened, subject=battle)
+            assert event is not None
+            assert isinstance(event.data, BattleOpened)
+            opened = event.data
+        assert opened.pace == "equal"
+        assert yard.models.ended.acquire(timeout=10)  # the quick side has ended
+        heard = listen(visitor, battle, until=lambda heard: all(map(len, heard.text.values())))
+        assert {len(text) for text in heard.text.values()} == {5}
+        assert "abcdefghij" not in visitor.get(f"/battles/{battle}").text
+        gate.open()
+        whole = listen(visitor, battle)
+    assert sorted(map(len, whole.text.values())) == [10, 30]
+    assert whole.settled == {"can_vote": True, "voided": False}

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from arena_yard import listen, open_battle
 
-from tiltyard.arena.restore import INTERRUPTED
+from tiltyard.arena.troubles import INTERRUPTED
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import BattleOpened, VoteCast
 
@@ -95,8 +95,11 @@ def test_a_battle_that_was_killed_in_the_middle_goes_on_with_the_same_sides(
     with httpx2.Client(base_url=second.url, trust_env=False, timeout=20) as visitor:
         visitor.cookies.update(cookies)
         heard = listen(visitor, battle)
-        assert [done["trouble"] for done in heard.done.values()] == [INTERRUPTED, INTERRUPTED]
-        assert heard.settled == {"can_vote": True}  # the first turn is complete and can be judged
+        assert [done["trouble"] for done in heard.done.values()] == [INTERRUPTED.words] * 2
+        assert heard.settled == {
+            "can_vote": True,
+            "voided": False,
+        }  # the first turn is complete and can be judged
         page = visitor.get(f"/battles/{battle}").text
         assert "“Question?” (message 1)" in page
         assert "vote on what came before" in page

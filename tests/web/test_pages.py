@@ -9,15 +9,19 @@ from arena_standin import Gate
 from arena_yard import CONTESTANTS, REPLAY, Yard, listen
 from starlette.types import Message
 
+from tiltyard.arena.consent import CONSENT_VERSION, CONSENT_WORDS
 from tiltyard.events.schema import VoteCast
 from tiltyard.web.app import create_web
 
 NAMES = [one.name for one in CONTESTANTS]
 
 
+FORM = {"content": "Why?", "consent": CONSENT_VERSION}
+
+
 def open_by_form(visitor: httpx2.Client, content: str = "Why?") -> str:
     """Post the form of the first page as a browser without scripts does; returns the battle's path."""
-    reply = visitor.post("/battles", data={"content": content})
+    reply = visitor.post("/battles", data={**FORM, "content": content})
     assert reply.status_code == 303, reply.text
     return reply.headers["location"]
 
@@ -42,7 +46,7 @@ def test_a_battle_needs_no_script(yard: Yard) -> None:
         running = visitor.get(path).text
         assert '<noscript><meta http-equiv="refresh" content="2"></noscript>' in running
         assert "writing…" in running
-        assert 'name="choice"' not in running
+        assert "<fieldset data-early>" in running  # both have spoken: nobody has to wait for the end
         gate.open()
         settle(visitor, path)
         page = visitor.get(path).text
@@ -132,13 +136,17 @@ def test_the_first_page_offers_to_go_back_to_an_unfinished_battle(yard: Yard) ->
 
 def test_what_is_recorded_is_said_beside_the_question(yard: Yard) -> None:
     with yard.visitor() as visitor:
-        assert "Your prompts and votes are stored on this machine" in visitor.get("/").text
+        assert CONSENT_WORDS["en"] in visitor.get("/").text
+        open_by_form(visitor)
+        again = visitor.get("/").text
+    assert CONSENT_WORDS["en"] not in again
+    assert "Your prompts and votes are stored on this machine" in again
 
 
 def test_the_voter_cookie_is_out_of_reach_of_scripts_and_other_sites(yard: Yard) -> None:
     with yard.visitor() as visitor:
         assert "set-cookie" not in visitor.get("/").headers  # looking leaves no trace
-        reply = visitor.post("/battles", data={"content": "Why?"})
+        reply = visitor.post("/battles", data=FORM)
         cookie = reply.headers["set-cookie"]
         assert "HttpOnly" in cookie
         assert "SameSite=lax" in cookie
@@ -178,7 +186,7 @@ def test_no_page_has_inline_script_or_style(yard: Yard) -> None:
 )
 def test_a_post_from_another_site_is_refused(yard: Yard, headers: dict[str, str]) -> None:
     with yard.visitor() as visitor:
-        form = visitor.post("/battles", data={"content": "Why?"}, headers=headers)
+        form = visitor.post("/battles", data=FORM, headers=headers)
         api = visitor.post(
             "/api/arena/battles", json={"messages": [{"role": "user", "content": "Why?"}]}, headers=headers
         )
@@ -190,7 +198,7 @@ def test_a_post_from_another_site_is_refused(yard: Yard, headers: dict[str, str]
 def test_a_post_from_our_own_page_passes(yard: Yard) -> None:
     with yard.visitor() as visitor:
         headers = {"origin": yard.url, "sec-fetch-site": "same-origin"}
-        assert visitor.post("/battles", data={"content": "Why?"}, headers=headers).status_code == 303
+        assert visitor.post("/battles", data=FORM, headers=headers).status_code == 303
 
 
 def test_a_foreign_host_name_is_not_ours(yard: Yard) -> None:

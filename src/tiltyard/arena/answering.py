@@ -6,16 +6,9 @@ import asyncio
 import logging
 
 from tiltyard.arena.transcript import Battle, Turn
+from tiltyard.arena.troubles import trouble_of
 from tiltyard.client import ModelClient
-from tiltyard.errors import (
-    ContextTooLong,
-    InvalidRequest,
-    NotFound,
-    Overloaded,
-    TiltyardError,
-    Unavailable,
-    UpstreamFailed,
-)
+from tiltyard.errors import InvalidRequest, TiltyardError, UpstreamFailed
 from tiltyard.events.schema import Side
 
 _logger = logging.getLogger(__name__)
@@ -62,20 +55,3 @@ async def answer_side(
         answer.finish = "cancelled"
         raise
     battle.notify()
-
-
-def trouble_of(error: TiltyardError) -> str:
-    """What the voter may hear of a failure: its cause, without the server's words, which may hold a name."""
-    if isinstance(error, ContextTooLong):
-        return "The conversation no longer fits what this side can read. Start a new round."
-    if isinstance(error, Overloaded):
-        return "This side has too many requests waiting. Try again in a moment."
-    if isinstance(error, NotFound | Unavailable):
-        return "This side cannot be reached just now. Try again in a moment."
-    if isinstance(error, InvalidRequest):
-        return "This side refused the request."
-    if error.code == "timed_out":
-        return "This side sent nothing for too long."
-    if error.code == "identity_changed":
-        return "This side was replaced while the battle went on. Start a new round."
-    return "This side broke off before its answer was complete. Try again."

@@ -1,44 +1,49 @@
 """The life of a battle: open, answer, go on, stop, regenerate; every step is in the log before it shows.
 
+0. A voter agrees once to what is stored (`arena/consent.py`).
 1. `open` draws a pair and a side order and appends `BattleOpened`, durable before anybody is asked.
 2. Each message appends `BattleTurnStarted`; then both sides are asked at once, in tasks of the server that
    live on when the browser leaves.
 3. Whoever watches (`arena/watching.py`) gets what was said so far and then what comes, also after a reload.
-4. When both sides have ended, `BattleTurnFinished` is appended and the turn is settled.
-5. `arena/vote.py` takes the vote.
+4. When both sides have ended, `BattleTurnFinished` is appended and the turn is settled. Where a model failed the first
+   message, `BattleVoided` follows: nobody loses, and `redraw` opens another battle with the same question.
+5. `arena/vote.py` takes the vote, `arena/after_vote.py` takes it back.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from tiltyard.arena.answering import answer_side
+from tiltyard.arena.after_vote import check_link, share, withdraw
+from tiltyard.arena.consent import Consents
+from tiltyard.arena.health import AppendTimes
 from tiltyard.arena.identity_leak import leaks, names_of
+from tiltyard.arena.language import language_of
 from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Draw, Entrant, Randomness, different, draw
-from tiltyard.arena.restore import INTERRUPTED, restore, words_gone
+from tiltyard.arena.restore import restore, words_gone
 from tiltyard.arena.sessions import NetworkKeys, SessionLimits
-from tiltyard.arena.transcript import SIDES, Battle, CastVote, Limits, Turn
-from tiltyard.arena.vote import cast
+from tiltyard.arena.transcript import SIDES, Battle, CastVote, Limits
+from tiltyard.arena.turns import Turns
+from tiltyard.arena.vote import cast, check_ballot
 from tiltyard.arena.voter import Voter, token_digest, token_matches
 from tiltyard.client import ModelClient
 from tiltyard.errors import (
+    Conflict,
     InvalidRequest,
     NotFound,
     Overloaded,
-    TiltyardError,
 )
 from tiltyard.events.ids import new_battle_id
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     BattleOpened,
-    BattleTurnFinished,
-    BattleTurnStarted,
     Contestant,
+    Pace,
     Side,
 )
 
@@ -48,8 +53,6 @@ Pairing = Callable[[Sequence[Entrant], str, Randomness], Awaitable[Draw]]
 SOURCE = "tiltyard/arena"
 KEPT_IN_MEMORY = 512
 """Settled battles kept ready; older ones are restored from the log when their voter comes back."""
-
-_logger = logging.getLogger(__name__)
 
 
 class Arena:
@@ -74,41 +77,98 @@ class Arena:
         pairing: Pairing | None = None,
         outages: Outages | None = None,
         sessions: SessionLimits | None = None,
+        clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        appends: AppendTimes | None = None,
     ) -> None:
-        """`pairing` draws the pair: without it each is as likely as any other; no `sessions`, no limits by the hour."""
+        """`pairing` draws the pair: without it each is as likely as any other; no `sessions`, no limits by the hour.
+
+        `appends` takes in how long each vote took to be durable.
+        """
         self.log = log
         self.client = client
         self.contestants = contestants
         self.limits = limits or Limits()
+        self.consents = Consents(log)
+        self.now_us = clock_us
+        """Microseconds since 1970."""
         self._rng = rng
         self._pairing = pairing or _uniform
         self._outages = outages or Outages()
         self._sessions = sessions
+        self._appends = appends or AppendTimes()
         self._networks = NetworkKeys()
         self._battles: OrderedDict[str, Battle] = OrderedDict()
         self._opening: Counter[str] = Counter()
         """Battles on their way into the log, by voter."""
-        self._answering: dict[str, dict[Side, asyncio.Task[None]]] = {}
-        self._turns: set[asyncio.Task[None]] = set()
+        self._turns = Turns(log, client, self._outages, answer_tokens=self.limits.answer_tokens)
         self._restoring = asyncio.Lock()
-        self._closing = False
 
-    async def open(self, voter: Voter, message: str, *, address: str | None = None) -> Battle:
+    async def open(
+        self,
+        voter: Voter,
+        message: str,
+        *,
+        address: str | None = None,
+        pace: Pace = "as_written",
+        consent: str | None = None,
+        language: str = "en",
+    ) -> Battle:
         """Draw a pair, record it, and ask both sides; `address` becomes a pseudonym of a day and is not kept.
 
-        Raises `InvalidRequest` for an empty or too long message, `Overloaded` when this voter has too many
-        battles running or opened too many, `Unavailable` with fewer than 2 contestants, `StorageFailed` when the log refuses;
-        then nobody is asked.
+        `consent` is the version that the voter agrees to now, in `language`; needed once. Raises `InvalidRequest` for an
+        empty or too long message or without consent, `Overloaded` when this voter has too many battles running or opened
+        too many, `Unavailable` with fewer than 2 contestants, `StorageFailed` when the log refuses; then nobody is asked.
         """
         message = self._checked_message(message)
+        await self.consents.ask(voter, consent, language)
         with self._counted_in(voter):
-            return await self._open(voter, message, self._networks.key(address))
+            drawn = await self._pairing(self._standing(), message, self._rng)
+            network = self._networks.key(address)
+            if self._sessions is not None:
+                self._sessions.note_battle(voter.id, network)
+            return await self._open(voter, message, network, drawn, name=new_battle_id(), pace=pace)
 
-    async def _open(self, voter: Voter, message: str, network: str) -> Battle:
-        drawn = await self._pairing(self._standing(), message, self._rng)
-        if self._sessions is not None:
-            self._sessions.note_battle(voter.id, network)
-        name = new_battle_id()
+    async def redraw(self, void: Battle, voter: Voter, *, address: str | None = None) -> Battle:
+        """Ask another pair the question of a battle that is void; the same battle each time it is asked for.
+
+        Raises `Conflict` for one that is not void, and otherwise as `open` does; no limit by the hour counts it.
+        """
+        void.check_words()
+        if void.voided is None:
+            raise Conflict(
+                "both sides of this battle can answer; only a void one is drawn again", code="not_void"
+            )
+        async with void.gate:  # two clicks are one battle
+            known = self._battles.get(void.voided.redraw) or await restore(self.log, void.voided.redraw)
+            if known is not None:
+                return known
+            with self._counted_in(voter):
+                message = void.turns[0].message
+                drawn = await self._pairing(self._standing(), message, self._rng)
+                causes = [a.trouble.cause for a in void.turns[0].answers.values() if a.trouble is not None]
+                return await self._open(
+                    voter,
+                    message,
+                    self._networks.key(address),
+                    drawn,
+                    name=void.voided.redraw,
+                    pace=void.pace,
+                    redraws=void.redraws + 1,
+                    redrawn_after=causes[0],
+                )
+
+    async def _open(
+        self,
+        voter: Voter,
+        message: str,
+        network: str,
+        drawn: Draw,
+        *,
+        name: str,
+        pace: Pace,
+        redraws: int = 0,
+        redrawn_after: str = "",
+    ) -> Battle:
         battle = Battle(
             id=name,
             voter=voter.id,
@@ -118,6 +178,9 @@ class Arena:
             },
             pair_probability=drawn.pair_probability,
             side_probability=drawn.side_probability,
+            pace=pace,
+            redraws=redraws,
+            redrawn_after=redrawn_after,
             vote_token_digest=token_digest(voter.vote_token(name)),
         )
         await self.log.append(
@@ -129,15 +192,19 @@ class Arena:
                 side_probability=battle.side_probability,
                 policy=drawn.policy,
                 slice=drawn.slice,
+                language=language_of(message),
                 network=network,
                 prompt_digest=self._prompt_digest(message),
+                pace=pace,
+                redraws=redraws,
+                redrawn_after=redrawn_after,
                 vote_token_digest=battle.vote_token_digest,
             ),
             subject=name,
             source=SOURCE,
         )
         async with battle.gate:
-            await self._begin(battle, message, number=0, attempt=0)
+            await self._turns.begin(battle, message, number=0, attempt=0)
         self._keep(battle)
         return battle
 
@@ -153,26 +220,61 @@ class Arena:
         Everybody else gets the same `NotFound` as for a battle that never was. Words that were erased
         meanwhile are gone from it.
         """
-        found = self._battles.get(battle)
-        if found is None:
-            async with self._restoring:  # two requests must not make two copies of one battle
-                found = self._battles.get(battle)
-                if found is None and (found := await restore(self.log, battle)) is not None:
-                    self._keep(found)
+        found = await self._known(battle)
         if found is None or not _belongs(found, voter, token):
             raise NotFound(
                 f"there is no battle {battle!r} of yours. A battle can be seen only by the browser that "
                 "opened it; start a new round.",
                 param="battle",
             )
+        return await self._without_erased_words(found)
+
+    async def shared(self, battle: str, secret: str) -> Battle:
+        """Return a battle to whoever has its link; raises `NotFound`."""
+        return await self._without_erased_words(check_link(await self._known(battle), secret))
+
+    async def _known(self, battle: str) -> Battle | None:
+        if (found := self._battles.get(battle)) is None:
+            async with self._restoring:  # two requests must not make two copies of one battle
+                found = self._battles.get(battle)
+                if found is None and (found := await restore(self.log, battle)) is not None:
+                    self._keep(found)
+        return found
+
+    async def _without_erased_words(self, found: Battle) -> Battle:
         self._battles.move_to_end(found.id)
         if not found.erased and await words_gone(self.log, found):
             await self.stop(found)
             found.forget_words()
         return found
 
+    async def withdraw(self, battle: Battle, *, token: str, reason: str) -> None:
+        """Take the battle's vote back, as `arena/after_vote.py` does."""
+        await withdraw(
+            self.log,
+            battle,
+            token=token,
+            reason=reason,
+            undo_s=self.limits.undo_s,
+            now_us=self.now_us(),
+        )
+
+    async def share(self, battle: Battle, voter: Voter) -> str:
+        """Make a link to the battle, as `arena/after_vote.py` does; returns its secret."""
+        return await share(self.log, battle, voter)
+
     async def vote(self, battle: Battle, *, token: str, choice: str) -> CastVote:
-        """Take the battle's vote, as `arena/vote.py` does, and note whether an answer said who wrote it."""
+        """Take the battle's vote, as `arena/vote.py` does, and note whether an answer said who wrote it.
+
+        Once both sides have spoken nobody needs to wait for the slow one: the vote stops what is still being written, and
+        counts what was said.
+        """
+        check_ballot(battle, token=token, choice=choice)
+        battle.check_vote()
+        cut: list[Side] = []
+        if battle.running:
+            cut = [side for side in SIDES if battle.turns[-1].answers[side].finish is None]
+            await self.stop(battle)
         organizations = {entrant.behaviour: entrant.organization for entrant in self.contestants()}
         asked = [turn.message for turn in battle.judged_turns]
         leaked: list[Side] = [
@@ -184,7 +286,15 @@ class Arena:
                 asked,
             )
         ]
-        return await cast(self.log, battle, token=token, choice=choice, leaks=tuple(leaked))
+        return await cast(
+            self.log,
+            battle,
+            token=token,
+            choice=choice,
+            leaks=tuple(leaked),
+            cut=tuple(cut),
+            took=self._appends.note,
+        )
 
     def _prompt_digest(self, message: str) -> str:
         """Name a first message however it is spaced and capitalised, for whoever has the master key alone."""
@@ -197,7 +307,7 @@ class Arena:
             (
                 b
                 for b in reversed(self._battles.values())
-                if b.voter == voter.id and b.vote is None and b.turns
+                if b.voter == voter.id and b.vote is None and b.turns and b.voided is None
             ),
             None,
         )
@@ -207,103 +317,34 @@ class Arena:
         message = self._checked_message(message)
         async with battle.gate:
             battle.check_next_turn(self.limits)
-            await self._begin(battle, message, number=len(battle.turns), attempt=0)
+            await self._turns.begin(battle, message, number=len(battle.turns), attempt=0)
 
     async def regenerate(self, battle: Battle) -> None:
         """Have both sides answer the last message anew; the earlier answers stay in the log."""
         async with battle.gate:
             battle.check_regenerate(self.limits)
             last = battle.turns[-1]
-            await self._begin(battle, last.message, number=last.number, attempt=last.attempt + 1)
+            await self._turns.begin(battle, last.message, number=last.number, attempt=last.attempt + 1)
 
     async def stop(self, battle: Battle) -> None:
         """End the answers that are being written and wait until that is recorded; no harm if none is."""
-        if not battle.running:
-            return
-        turn = battle.turns[-1]
-        self._cancel(battle)
-        while not turn.settled:
-            await battle.change.wait()
+        await self._turns.stop(battle)
 
     async def close(self) -> None:
         """End all answers and wait until they are recorded; call it when the server stops.
 
         They count as failed: a voter who comes back is offered to have them made anew.
         """
-        self._closing = True
-        for battle in list(self._battles.values()):
-            self._cancel(battle)
-        if self._turns:
-            await asyncio.wait(self._turns)
-
-    async def _begin(self, battle: Battle, message: str, *, number: int, attempt: int) -> None:
-        content = await asyncio.to_thread(self.log.content, battle.voter, message.encode())
-        await self.log.append(
-            BattleTurnStarted(battle=battle.id, turn=number, attempt=attempt, message=content.ref),
-            subject=battle.id,
-            source=SOURCE,
-            contents=[content],
-        )
-        turn = Turn(number=number, attempt=attempt, message=message, message_ref=content.ref)
-        battle.turns[number:] = [turn]
-        sides = {
-            side: asyncio.create_task(
-                answer_side(self.client, battle, turn, side, max_tokens=self.limits.answer_tokens),
-                name=f"{battle.id} {side}",
-            )
-            for side in SIDES
-        }
-        self._answering[battle.id] = sides
-        supervisor = asyncio.create_task(self._settle(battle, turn, sides), name=f"{battle.id} turn {number}")
-        self._turns.add(supervisor)
-        supervisor.add_done_callback(self._turns.discard)
-        battle.notify()
-
-    async def _settle(self, battle: Battle, turn: Turn, sides: dict[Side, asyncio.Task[None]]) -> None:
-        await asyncio.wait(sides.values())
-        for side, task in sides.items():
-            answer = turn.answers[side]
-            if not task.cancelled() and (bug := task.exception()) is not None:
-                _logger.error("%s side %s broke", battle.id, side, exc_info=bug)
-                answer.fail("This side failed inside the arena; see the server's output.")
-            elif answer.finish is None:  # cancelled before its first step
-                answer.finish = "cancelled"
-            if answer.finish == "cancelled" and self._closing:
-                answer.fail(INTERRUPTED)
-            if answer.model_failed or answer.finish in ("stop", "length"):
-                self._outages.note(battle.contestants[side].behaviour, failed=answer.model_failed)
-        first, second = turn.answers["a"], turn.answers["b"]
-        try:
-            await self.log.append(
-                BattleTurnFinished(
-                    battle=battle.id,
-                    turn=turn.number,
-                    attempt=turn.attempt,
-                    generation_a=first.generation,
-                    generation_b=second.generation,
-                    finish_a=first.finish or "failed",
-                    finish_b=second.finish or "failed",
-                ),
-                subject=battle.id,
-                source=SOURCE,
-            )
-        except TiltyardError as error:
-            _logger.error("%s turn %s was not recorded: %s", battle.id, turn.number, error)
-            for answer in (first, second):
-                answer.fail("The answers could not be recorded, so they cannot be judged.")
-        finally:
-            turn.settled = True
-            self._answering.pop(battle.id, None)
-            battle.notify()
-
-    def _cancel(self, battle: Battle) -> None:
-        for task in self._answering.get(battle.id, {}).values():
-            task.cancel()
+        await self._turns.close()
 
     def _checked_message(self, message: str) -> str:
         message = message.replace("\r\n", "\n").strip()
         if not message:
-            raise InvalidRequest("the message is empty. Write a question for the two sides.", param="content")
+            raise InvalidRequest(
+                "the message is empty. Write a question for the two sides.",
+                param="content",
+                code="message_empty",
+            )
         if len(message) > self.limits.message_characters:
             raise InvalidRequest(
                 f"the message has {len(message):,} characters; the arena takes "

@@ -7,20 +7,22 @@ from typing import TypedDict
 
 import orjson
 
-from tiltyard.arena.transcript import SIDES, WORDS_GONE, Answer, Battle, CastVote, Turn
+from tiltyard.arena.transcript import SIDES, Answer, Battle, CastVote, Turn, Voided
+from tiltyard.arena.troubles import INCOMPLETE, INTERRUPTED, TROUBLES, WORDS_GONE
 from tiltyard.errors import ContentMissing, NotFound
 from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     BattleOpened,
+    BattleShared,
     BattleTurnFinished,
     BattleTurnStarted,
+    BattleVoided,
     ContentRef,
     FinishReason,
     VoteCast,
+    VoteWithdrawn,
 )
-
-INTERRUPTED = "The server stopped while this side was answering. Try again."
 
 
 class _StoredChoice(TypedDict):
@@ -63,6 +65,7 @@ def cast_vote_of(event: StoredEvent, vote: VoteCast) -> CastVote:
         turns=vote.turns,
         generations_a=vote.generations_a,
         generations_b=vote.generations_b,
+        cut=vote.cut,
     )
 
 
@@ -78,6 +81,9 @@ def _restore(log: EventLog, name: str) -> Battle | None:
                     pair_probability=opened.pair_probability,
                     side_probability=opened.side_probability,
                     vote_token_digest=opened.vote_token_digest,
+                    pace=opened.pace,
+                    redraws=opened.redraws,
+                    redrawn_after=opened.redrawn_after,
                 )
             case BattleTurnStarted() as started if battle is not None:
                 try:
@@ -95,6 +101,14 @@ def _restore(log: EventLog, name: str) -> Battle | None:
                 answers["b"] = _answer(log, finished.generation_b, finished.finish_b)
             case VoteCast() as vote if battle is not None:
                 battle.vote = cast_vote_of(event, vote)
+            case VoteWithdrawn() as withdrawn if battle is not None:
+                battle.withdrawn = withdrawn.reason
+            case BattleVoided() as voided if battle is not None:
+                battle.voided = Voided(voided.redraw)
+                for side, cause in zip(voided.failed, voided.causes, strict=False):
+                    battle.turns[-1].answers[side].trouble = TROUBLES.get(cause, INCOMPLETE)
+            case BattleShared() as shared if battle is not None:
+                battle.link_digest = shared.link_digest
             case _:
                 pass  # an event of a later version that is about this battle too
     if battle is not None and battle.erased:
@@ -104,9 +118,7 @@ def _restore(log: EventLog, name: str) -> Battle | None:
 
 def _answer(log: EventLog, generation: str | None, finish: FinishReason) -> Answer:
     if finish == "failed":
-        return Answer(
-            generation=generation, finish=finish, trouble="This side gave no complete answer. Try again."
-        )
+        return Answer(generation=generation, finish=finish, trouble=INCOMPLETE)
     if generation is None:
         return Answer(finish=finish)
     try:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from tiltyard.arena.pairing import Entrant
 from tiltyard.arena.transcript import Battle
-from tiltyard.errors import Conflict
+from tiltyard.errors import Conflict, NotFound
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import Choice, IdentityRegistered, Side
 from tiltyard.identity.canonical import Digest, Json
@@ -18,6 +19,17 @@ from tiltyard.identity.manifest import Behaviour
 LEADERBOARD = "/leaderboard"
 REPLAY = "tiltyard replay"
 """What makes a battle's answers again, in front of the battle's id."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast a side answered its last judged message, as the gateway measured it."""
+
+    first_token_ms: float
+    """From arrival to the first token."""
+    tokens_per_s: float | None
+    """After the first token; `None` when there was only one."""
+    tokens: int
 
 
 @dataclass(frozen=True)
@@ -34,6 +46,8 @@ class RevealedSide:
     license: str
     manifest: Behaviour | None
     """`None` when it is not known here."""
+    speed: Speed | None = None
+    """`None` when it was not measured."""
 
     @property
     def setting(self) -> dict[str, str]:
@@ -64,6 +78,8 @@ class Reveal:
     a: RevealedSide
     b: RevealedSide
     replay: str = REPLAY
+    withdrawn: bool = False
+    """The voter took the vote back."""
 
     @property
     def differences(self) -> list[Difference]:
@@ -86,6 +102,7 @@ class Reveal:
             "battle": self.battle,
             "choice": self.choice,
             "receipt": self.receipt,
+            "withdrawn": self.withdrawn,
             "turns": self.turns,
             "pair_probability": self.pair_probability,
             "side_probability": self.side_probability,
@@ -97,11 +114,17 @@ class Reveal:
         }
 
 
-def reveal(battle: Battle, known: Iterable[Entrant], *, replay: str = REPLAY) -> Reveal:
+def reveal(
+    battle: Battle,
+    known: Iterable[Entrant],
+    *,
+    replay: str = REPLAY,
+    speeds: Mapping[str, Speed] = MappingProxyType({}),
+) -> Reveal:
     """Say who was who; raises `Conflict` before the vote, whoever asks.
 
     `known` are the identities that can be described here; a side that is not among them is still named.
-    `replay` is the command, as one types it here, that makes the answers of the battle named after it again.
+    `speeds` are those of generations, by id. `replay` is the command, as one types it here, that makes the answers of the battle named after it again.
     """
     vote = battle.vote
     if vote is None:
@@ -115,8 +138,9 @@ def reveal(battle: Battle, known: Iterable[Entrant], *, replay: str = REPLAY) ->
         turns=vote.turns,
         pair_probability=battle.pair_probability,
         side_probability=battle.side_probability,
-        a=_unmask(battle, "a", vote.generations_a, entrants),
-        b=_unmask(battle, "b", vote.generations_b, entrants),
+        a=_unmask(battle, "a", vote.generations_a, entrants, speeds),
+        b=_unmask(battle, "b", vote.generations_b, entrants, speeds),
+        withdrawn=battle.withdrawn is not None,
         replay=replay,
     )
 
@@ -125,7 +149,32 @@ async def reveal_of(
     battle: Battle, log: EventLog, ready: Sequence[Entrant], *, replay: str = REPLAY
 ) -> Reveal:
     """Say who was who, described by the contestants that stand `ready`, or else by the log."""
-    return reveal(battle, [*ready, *await asyncio.to_thread(_registered, log)], replay=replay)
+    vote = battle.vote
+    asked = () if vote is None else (*vote.generations_a[-1:], *vote.generations_b[-1:])
+    here = {(one.name, one.behaviour) for one in ready}
+    strangers = any((one.identity, one.behaviour) not in here for one in battle.contestants.values())
+
+    def read() -> tuple[list[Entrant], dict[str, Speed]]:
+        # every registration, once a vote: only where needed
+        return _registered(log) if strangers else [], _speeds(log, asked)
+
+    registered, speeds = await asyncio.to_thread(read)
+    return reveal(battle, [*ready, *registered], replay=replay, speeds=speeds)
+
+
+def _speeds(log: EventLog, generations: Iterable[str]) -> dict[str, Speed]:
+    found = {}
+    for name in generations:
+        try:
+            ended = log.generation(name)
+        except NotFound:
+            continue  # another log has it, or none: no speed is shown
+        if ended.time_to_first_token_ms is None:
+            continue
+        later = ended.completion_tokens - 1
+        rate = later / ended.decode_ms * 1000 if later > 0 and ended.decode_ms else None
+        found[name] = Speed(ended.time_to_first_token_ms, rate, ended.completion_tokens)
+    return found
 
 
 def _registered(log: EventLog) -> list[Entrant]:
@@ -137,7 +186,11 @@ def _registered(log: EventLog) -> list[Entrant]:
 
 
 def _unmask(
-    battle: Battle, side: Side, generations: tuple[str, ...], known: Sequence[Entrant]
+    battle: Battle,
+    side: Side,
+    generations: tuple[str, ...],
+    known: Sequence[Entrant],
+    speeds: Mapping[str, Speed],
 ) -> RevealedSide:
     contestant = battle.contestants[side]
     entrant = next(
@@ -153,6 +206,7 @@ def _unmask(
         organization=entrant.organization,
         license=entrant.license,
         manifest=entrant.manifest,
+        speed=speeds.get(generations[-1]) if generations else None,
     )
 
 
@@ -190,4 +244,11 @@ def _side_json(side: RevealedSide) -> dict[str, Json]:
         "description": side.description,
         "organization": side.organization,
         "license": side.license,
+        "speed": None
+        if side.speed is None
+        else {
+            "first_token_ms": side.speed.first_token_ms,
+            "tokens_per_s": side.speed.tokens_per_s,
+            "tokens": side.speed.tokens,
+        },
     }

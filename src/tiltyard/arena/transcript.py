@@ -6,12 +6,20 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tiltyard.arena.troubles import WORDS_GONE, Trouble
 from tiltyard.errors import Conflict, ContentMissing, InvalidRequest
-from tiltyard.events.schema import Choice, ContentRef, Contestant, FinishReason, Side
+from tiltyard.events.schema import (
+    Choice,
+    ContentRef,
+    Contestant,
+    FinishReason,
+    Pace,
+    Side,
+    WithdrawalReason,
+)
 from tiltyard.identity.canonical import Digest
 
 SIDES: tuple[Side, Side] = ("a", "b")
-WORDS_GONE = "The words of this answer are no longer kept."
 
 
 @dataclass(frozen=True)
@@ -23,6 +31,10 @@ class Limits:
     attempts_per_turn: int = 6
     answer_tokens: int = 512
     running_battles_per_voter: int = 4
+    undo_s: float = 60.0
+    """How long a vote can be taken back."""
+    own_redraws: int = 2
+    """How often a page draws again by itself when a side failed; after that the voter decides."""
 
 
 class CastVote(NamedTuple):
@@ -35,6 +47,15 @@ class CastVote(NamedTuple):
     turns: int
     generations_a: tuple[str, ...]
     generations_b: tuple[str, ...]
+    cut: tuple[Side, ...] = ()
+    """Sides that the vote stopped."""
+
+
+class Voided(NamedTuple):
+    """A battle that does not count, because a model failed to answer its first message."""
+
+    redraw: str
+    """Id of the battle that is drawn in its place, once the voter asks for it."""
 
 
 @dataclass
@@ -45,8 +66,8 @@ class Answer:
     generation: str | None = None
     finish: FinishReason | None = None
     """`None` while it streams."""
-    trouble: str | None = None
-    """What the voter is told of a failure; it must not give the side away."""
+    trouble: Trouble | None = None
+    """What the voter is told of a failure; it does not give the side away."""
     model_failed: bool = False
     """The model or the way to it failed, not the request."""
 
@@ -57,7 +78,7 @@ class Answer:
             return False
         return self.finish in ("stop", "length") or (self.finish == "cancelled" and bool(self.text.strip()))
 
-    def fail(self, trouble: str) -> None:
+    def fail(self, trouble: Trouble) -> None:
         """End without an answer that counts; `trouble` is what the voter is told."""
         self.finish, self.trouble = "failed", trouble
 
@@ -90,8 +111,18 @@ class Battle:
     pair_probability: float
     side_probability: float
     vote_token_digest: Digest
+    pace: Pace = "as_written"
+    redraws: int = 0
+    """Battles with this question that were voided before."""
+    redrawn_after: str = ""
+    """Why the last of them was, as `Trouble.cause`."""
     turns: list[Turn] = field(default_factory=list)
     vote: CastVote | None = None
+    withdrawn: WithdrawalReason | None = None
+    """Why its vote was taken back, if it was."""
+    voided: Voided | None = None
+    link_digest: Digest | None = None
+    """Digest of the secret of the link under which others may read it."""
     erased: bool = False
     """Its voter's words were erased: it can be looked at and no more."""
     gate: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -102,6 +133,11 @@ class Battle:
     def running(self) -> bool:
         """Whether an answer is being written."""
         return bool(self.turns) and not self.turns[-1].settled
+
+    @property
+    def all_have_spoken(self) -> bool:
+        """Whether both sides of the turn that is being answered have said something, and none failed."""
+        return all(a.text.strip() and a.trouble is None for a in self.turns[-1].answers.values())
 
     @property
     def judged_turns(self) -> list[Turn]:
@@ -144,12 +180,22 @@ class Battle:
             )
 
     def check_open(self) -> None:
-        """Raise `Conflict` once the vote is cast, `ContentMissing` once the words are gone."""
+        """Raise `Conflict` once the vote is cast or a side failed, `ContentMissing` once the words are gone."""
         self.check_words()
+        self.check_not_voided()
         if self.vote is not None:
             raise Conflict(
                 "this battle has its vote and is closed. Start a new round to ask something else.",
                 code="battle_closed",
+            )
+
+    def check_not_voided(self) -> None:
+        """Raise `Conflict` when a side failed the first message."""
+        if self.voided is not None:
+            raise Conflict(
+                "a side failed to answer, so this battle is void and counts for nobody. Draw another pair for the "
+                "same question, or start a new round.",
+                code="battle_voided",
             )
 
     def check_settled(self) -> None:
@@ -193,11 +239,18 @@ class Battle:
             )
 
     def check_vote(self) -> None:
-        """Raise unless a vote may be cast now."""
+        """Raise unless a vote may be cast now; while answers are written it may be once both sides have spoken."""
         if self.vote is not None:
             raise Conflict("this battle has its vote already; the first one counts.", code="already_voted")
         self.check_words()
-        self.check_settled()
+        self.check_not_voided()
+        if self.running:
+            if not self.all_have_spoken:
+                raise Conflict(
+                    "a side has not said anything yet. Vote when both have begun, or stop them first.",
+                    code="still_answering",
+                )
+            return
         if not self.judged_turns:
             raise Conflict(
                 "one side gave no answer, so there is nothing to compare. Regenerate, or start a new round.",

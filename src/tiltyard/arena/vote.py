@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import get_args
 
 from tiltyard.arena.restore import cast_vote_of, restore
@@ -15,25 +17,24 @@ SOURCE = "tiltyard/arena"
 
 
 async def cast(
-    log: EventLog, battle: Battle, *, token: str, choice: str, leaks: tuple[Side, ...] = ()
+    log: EventLog,
+    battle: Battle,
+    *,
+    token: str,
+    choice: str,
+    leaks: tuple[Side, ...] = (),
+    cut: tuple[Side, ...] = (),
+    took: Callable[[float], None] = lambda _seconds: None,
 ) -> CastVote:
-    """Append the vote and return it once it is durable; `leaks` are the sides whose answers said who wrote them.
+    """Append the vote and return it once it is durable.
 
-    Raises `InvalidRequest` for an unknown choice or another battle's token, `Conflict` when the battle has
-    its vote, is still being answered or has no pair of answers, `StorageFailed` when the log refuses; then
-    no vote exists.
+    `took` hears how long it took to make the vote durable, in seconds. `leaks` are the sides whose answers said who wrote them, `cut` those that the vote stopped. Raises
+    `InvalidRequest` for an unknown choice or another battle's token, `Conflict` when the battle has its vote, is void,
+    is still being answered or has no pair of answers, `StorageFailed` when the log refuses; then no vote exists.
     """
-    if choice not in get_args(Choice):
-        raise InvalidRequest(
-            f"choice is {choice[:40]!r}; it must be one of {', '.join(get_args(Choice))}", param="choice"
-        )
-    if not token_matches(token, battle.vote_token_digest):
-        raise InvalidRequest(
-            "vote_token is not the token of this battle. Reload the battle's page and vote there.",
-            param="vote_token",
-            code="wrong_vote_token",
-        )
+    check_ballot(battle, token=token, choice=choice)
     async with battle.gate:
+        battle.check_settled()
         battle.check_vote()
         judged = battle.judged_turns
         first, second = battle.contestants["a"], battle.contestants["b"]
@@ -51,7 +52,9 @@ async def cast(
             generations_a=tuple(turn.answers["a"].generation or "" for turn in judged),
             generations_b=tuple(turn.answers["b"].generation or "" for turn in judged),
             leaks=leaks,
+            cut=cut,
         )
+        began = time.perf_counter()
         try:
             stored = await log.append(vote, subject=battle.id, source=SOURCE)
         except Conflict:
@@ -59,9 +62,24 @@ async def cast(
             if (known := await restore(log, battle.id)) is not None:
                 battle.vote = known.vote
             raise
+        took(time.perf_counter() - began)
         battle.vote = cast_vote_of(stored, vote)
         battle.notify()
         return battle.vote
+
+
+def check_ballot(battle: Battle, *, token: str, choice: str) -> None:
+    """Raise `InvalidRequest` for an unknown choice or another battle's token."""
+    if choice not in get_args(Choice):
+        raise InvalidRequest(
+            f"choice is {choice[:40]!r}; it must be one of {', '.join(get_args(Choice))}", param="choice"
+        )
+    if not token_matches(token, battle.vote_token_digest):
+        raise InvalidRequest(
+            "vote_token is not the token of this battle. Reload the battle's page and vote there.",
+            param="vote_token",
+            code="wrong_vote_token",
+        )
 
 
 _CHOICES: dict[str, Choice] = {choice: choice for choice in get_args(Choice)}

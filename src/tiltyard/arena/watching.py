@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from tiltyard.arena.pacing import TICK_S, Pacer
 from tiltyard.arena.transcript import SIDES, Battle
+from tiltyard.arena.troubles import Trouble
 from tiltyard.events.schema import FinishReason, Side
 
 HEARTBEAT_S = 15.0
@@ -35,7 +37,7 @@ class Done:
 
     side: Side
     finish_reason: FinishReason
-    trouble: str | None
+    trouble: Trouble | None
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Settled:
     """Both sides have ended and the log knows it; nothing follows."""
 
     can_vote: bool
+    voided: bool = False
+    """A side failed the first message: nobody loses, and another pair can be drawn."""
 
 
 @dataclass(frozen=True)
@@ -57,31 +61,39 @@ async def watch(battle: Battle) -> AsyncIterator[Frame]:
     """Yield the current turn from its first character until it is settled.
 
     That one side has ended is said when both have, so that the watcher learns of speed no more than the
-    text shows; a failure is said at once.
+    text shows; a failure is said at once. Where the battle's pace is `equal`, no side shows more than the
+    slower one (`arena/pacing.py`).
     """
     if not battle.turns:
         return
     turn = battle.turns[-1]
     sent: dict[Side, int] = {"a": 0, "b": 0}
     done: set[Side] = set()
+    pacer = Pacer() if battle.pace == "equal" and not turn.settled else None
     yield TurnBegan(turn.number, turn.attempt)
     while True:
         change = battle.change  # taken before looking, so that no change is missed
+        # a failure or a stop ends the race: what there is, is shown
+        broken = any(answer.finish in ("failed", "cancelled") for answer in turn.answers.values())
+        shown = None if pacer is None or broken else pacer.shown(turn)
         for side in SIDES:
             answer = turn.answers[side]
-            if text := answer.text[sent[side] :]:
+            if text := answer.text[sent[side] : None if shown is None else shown[side]]:
                 sent[side] += len(text)
                 yield Delta(side, text)
+        behind = any(sent[side] < len(turn.answers[side].text) for side in SIDES)
         for side in SIDES:
             answer = turn.answers[side]
-            tellable = turn.settled or answer.finish == "failed"
+            tellable = (turn.settled and not behind) or answer.finish == "failed"
             if tellable and answer.finish is not None and side not in done:
                 done.add(side)
                 yield Done(side, answer.finish, answer.trouble)
         if turn.settled and len(done) == len(SIDES):
-            yield Settled(can_vote=battle.vote is None and bool(battle.judged_turns))
+            yield Settled(battle.vote is None and bool(battle.judged_turns), battle.voided is not None)
             return
+        pause_s = TICK_S if behind else HEARTBEAT_S
         try:
-            await asyncio.wait_for(change.wait(), HEARTBEAT_S)
+            await asyncio.wait_for(change.wait(), pause_s)
         except TimeoutError:
-            yield Quiet()
+            if not behind:
+                yield Quiet()

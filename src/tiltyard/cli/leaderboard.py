@@ -4,85 +4,190 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, TypedDict, Unpack
 
 import click
+from click.core import ParameterSource
 
+from tiltyard.arena import publication
+from tiltyard.arena.boards import Boards, Question, Sources, board_of_sources
+from tiltyard.arena.importing.board import DECLARED, declared_key
 from tiltyard.arena.recorded_votes import RecordedVotes
-from tiltyard.cli.answer_traits import LACKING, answer_traits
+from tiltyard.cli.leaderboard_sensors import show_sensors
 from tiltyard.cli.leaderboard_tables import console_of_output, pairs_table, show, show_elo, show_history
 from tiltyard.cli.options import config_option, data_option
 from tiltyard.cli.rulesets import ruleset_of
 from tiltyard.cli.settings import Settings, load_settings
 from tiltyard.cli.vote_files import read_votes
-from tiltyard.errors import InvalidRequest
+from tiltyard.errors import Conflict, InvalidRequest
 from tiltyard.events.log import EventLog
-from tiltyard.events.queries import VoteRow
 from tiltyard.rating.admission import MICROSECONDS_PER_DAY, Window
 from tiltyard.rating.counts import BothBad
 from tiltyard.rating.elo import EloConstants, elo_spread
-from tiltyard.rating.leaderboard import Evidence, lay_out
+from tiltyard.rating.leaderboard import Evidence, Leaderboard, lay_out
 from tiltyard.rating.matrix import win_matrix
-from tiltyard.rating.options import RatingOptions, Ties, Weight, expanded, rate, rate_over_time
-from tiltyard.rating.outcomes import EVENT_LABELS
-from tiltyard.rating.rated_models import RatedModel, rated_models
+from tiltyard.rating.options import Rated, RatingOptions, Ties, Weight, rate, rate_over_time
 from tiltyard.rating.slices import Condition, Period, where
-from tiltyard.rating.style import SPEED, STYLE
 from tiltyard.rating.votes import Unknown, Votes
 
 FILE_RULESET = "every-row-of-a-file/1"
 
 
-@click.command()
-@data_option
-@config_option
+def question_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that decide the numbers of a board of the log."""
+    for add in reversed(_QUESTION_OPTIONS):
+        command = add(command)
+    return command
+
+
+_QUESTION_OPTIONS: Final = (
+    data_option,
+    config_option,
+    click.option("--window", default="all", show_default=True, help="'all', or the last days, such as 30d."),
+    click.option(
+        "--both-bad",
+        type=click.Choice(["tie", "drop"]),
+        default="tie",
+        show_default=True,
+        help="What a vote for 'both bad' counts as.",
+    ),
+    click.option(
+        "--minimum-votes", type=click.IntRange(1), help="Votes that a rank needs; else as in tiltyard.toml."
+    ),
+    click.option(
+        "--ties",
+        type=click.Choice(["half", "davidson"]),
+        default="half",
+        show_default=True,
+        help="Ties as half wins, or as an outcome with a strength of its own.",
+    ),
+    click.option("--anchor", metavar="MODEL=POINTS", help="Shift all ratings so that MODEL has POINTS."),
+    click.option("--confidence", type=float, default=0.95, show_default=True, help="Of every interval."),
+    click.option(
+        "--where",
+        "conditions",
+        multiple=True,
+        metavar="CONDITION",
+        help="Such as language=en or 'turns>=2'.",
+    ),
+    click.option(
+        "--weight",
+        "weights",
+        multiple=True,
+        help="inverse-probability, pair-balance, half-life=30d, voter-cap=50; several multiply.",
+    ),
+    click.option(
+        "--by-voter", is_flag=True, help="Intervals that know that one person's votes resemble each other."
+    ),
+    click.option(
+        "--control",
+        "controls",
+        multiple=True,
+        help="style, speed, left_side, or NAME for columns NAME_a and NAME_b: ratings where both sides are equal in it.",
+    ),
+    click.option(
+        "--ridge", type=float, default=0.0, show_default=True, help="1 / variance of a prior on controls."
+    ),
+    click.option(
+        "--bootstrap", type=click.IntRange(2), help="Add bootstrap intervals of so many seeded resamples."
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        help="Of resamples, and of Elo's orders.",
+    ),
+)
+
+
+def source_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that choose imported votes in place of the arena's own."""
+    for add in reversed(_SOURCE_OPTIONS):
+        command = add(command)
+    return command
+
+
+_SOURCE_OPTIONS: Final = (
+    click.option(
+        "--source",
+        "sources",
+        multiple=True,
+        help="Rate an imported source instead of the arena's own votes; may be given several times.",
+    ),
+    click.option(
+        "--judge", help="With --source: rate the verdicts of this judge model instead of people's votes."
+    ),
+    click.option(
+        "--same-names", is_flag=True, help="With --source: take equal names in several sources for one model."
+    ),
+)
+
+
+class Given(TypedDict):
+    """What `question_options` pass, by name."""
+
+    window: str
+    both_bad: BothBad
+    minimum_votes: int | None
+    ties: Ties
+    anchor: str | None
+    confidence: float
+    conditions: tuple[str, ...]
+    weights: tuple[str, ...]
+    by_voter: bool
+    controls: tuple[str, ...]
+    ridge: float
+    bootstrap: int | None
+    seed: int
+
+
+def question_of(settings: Settings, given: Given, *, simultaneous: bool) -> Question:
+    """Put options in one value; raises `InvalidRequest` naming the option that cannot be read."""
+    anchor = given["anchor"]
+    return Question(
+        options=RatingOptions(
+            both_bad=given["both_bad"],
+            ties=given["ties"],
+            anchor=None if anchor is None else _anchor(anchor),
+            confidence=given["confidence"],
+            conditions=tuple(Condition.parse(text) for text in given["conditions"]),
+            weights=tuple(Weight.parse(text) for text in given["weights"]),
+            by_voter=given["by_voter"],
+            controls=given["controls"],
+            ridge=given["ridge"],
+            bootstrap=given["bootstrap"] or 0,
+            seed=given["seed"],
+        ),
+        window=Window.parse(given["window"]),
+        minimum_votes=given["minimum_votes"] or settings.file.arena.minimum_votes,
+        simultaneous=simultaneous,
+    )
+
+
+def sources_of(given: Given, sources: tuple[str, ...], judge: str | None, same_names: bool) -> Sources | None:
+    """Put the source options in one value; an anchor gets the key that its name has there. Raises `InvalidRequest`."""
+    if not sources:
+        if judge is not None or same_names:
+            raise InvalidRequest(
+                "--judge and --same-names say how to read --source; give that too.", param="source"
+            )
+        return None
+    if (anchor := given["anchor"]) is not None and not anchor.startswith(DECLARED):
+        given["anchor"] = declared_key("" if same_names else sources[0], anchor)
+    return Sources(sources, judge, same_names)
+
+
+@click.group(invoke_without_command=True)
+@question_options
 @click.option(
     "--votes", "votes_file", type=click.Path(path_type=Path), help="Rate a CSV file instead of the log."
 )
-@click.option("--window", default="all", show_default=True, help="'all', or the last days, such as 30d.")
-@click.option(
-    "--both-bad",
-    type=click.Choice(["tie", "drop"]),
-    default="tie",
-    show_default=True,
-    help="What a vote for 'both bad' counts as.",
-)
-@click.option(
-    "--minimum-votes", type=click.IntRange(1), help="Votes that a rank needs; else as in tiltyard.toml."
-)
-@click.option(
-    "--ties",
-    type=click.Choice(["half", "davidson"]),
-    default="half",
-    show_default=True,
-    help="Ties as half wins, or as an outcome with a strength of its own.",
-)
-@click.option("--anchor", metavar="MODEL=POINTS", help="Shift all ratings so that MODEL has POINTS.")
-@click.option("--confidence", type=float, default=0.95, show_default=True, help="Of every interval.")
-@click.option(
-    "--where", "conditions", multiple=True, metavar="CONDITION", help="Such as language=en or 'turns>=2'."
-)
-@click.option(
-    "--weight",
-    "weights",
-    multiple=True,
-    help="inverse-probability, pair-balance, half-life=30d, voter-cap=50; several multiply.",
-)
-@click.option(
-    "--by-voter", is_flag=True, help="Intervals that know that one person's votes resemble each other."
-)
-@click.option(
-    "--control",
-    "controls",
-    multiple=True,
-    help="style, speed, left_side, or NAME for columns NAME_a and NAME_b: ratings where both sides are equal in it.",
-)
-@click.option(
-    "--ridge", type=float, default=0.0, show_default=True, help="1 / variance of a prior on controls."
-)
+@source_options
 @click.option(
     "--unknown",
     type=click.Choice(["refuse", "count"]),
@@ -94,9 +199,6 @@ FILE_RULESET = "every-row-of-a-file/1"
     "--connected", is_flag=True, help="Refuse votes that fall into groups which no battle connects."
 )
 @click.option("--simultaneous", is_flag=True, help="Add rank ranges that hold for all models at once.")
-@click.option(
-    "--bootstrap", type=click.IntRange(2), help="Add bootstrap intervals of so many seeded resamples."
-)
 @click.option(
     "--rolling",
     type=click.IntRange(1),
@@ -110,6 +212,11 @@ FILE_RULESET = "every-row-of-a-file/1"
     "--pairs", type=click.IntRange(1), help="Print so many least connected and most surprising pairs."
 )
 @click.option(
+    "--sensors",
+    is_flag=True,
+    help="Print speed, memory, cost, refusals and other sources beside each rating of the log.",
+)
+@click.option(
     "--elo", is_flag=True, help="Print online Elo instead, and how far the order of votes moves it."
 )
 @click.option(
@@ -118,36 +225,28 @@ FILE_RULESET = "every-row-of-a-file/1"
     show_default=True,
     help="Any of them; the rest stay.",
 )
-@click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of resamples, and of Elo's orders."
-)
 @click.option("--json", "as_json", is_flag=True, help="Print what GET /api/leaderboard answers.")
-def command(  # noqa: PLR0917  # click passes names
+@click.pass_context
+def command(
+    context: click.Context,
+    *,
     data: Path | None,
     config: Path | None,
     votes_file: Path | None,
-    window: str,
-    both_bad: BothBad,
-    minimum_votes: int | None,
-    ties: Ties,
-    anchor: str | None,
-    confidence: float,
-    conditions: tuple[str, ...],
-    weights: tuple[str, ...],
-    by_voter: bool,
-    controls: tuple[str, ...],
-    ridge: float,
+    sources: tuple[str, ...],
+    judge: str | None,
+    same_names: bool,
     unknown: Unknown,
     connected: bool,
     simultaneous: bool,
-    bootstrap: int | None,
     rolling: int | None,
     step: int,
     pairs: int | None,
+    sensors: bool,
     elo: bool,
     elo_constants: str,
-    seed: int,
     as_json: bool,
+    **given: Unpack[Given],
 ) -> None:
     """Print ratings, intervals and ranks that the votes give.
 
@@ -155,52 +254,43 @@ def command(  # noqa: PLR0917  # click passes names
     (model_a, model_b, tie, tie (bothbad)); other outcomes are refused. Columns voter, tstamp (seconds) and
     pair_probability are used where an option needs them, all others are traits for --where and --control.
     """
+    if context.invoked_subcommand is not None:
+        _refuse_options_before(context)
+        return
     settings = load_settings(config, data_dir=data)
-    options = RatingOptions(
-        both_bad=both_bad,
-        ties=ties,
-        anchor=None if anchor is None else _anchor(anchor),
-        confidence=confidence,
-        conditions=tuple(Condition.parse(text) for text in conditions),
-        weights=tuple(Weight.parse(text) for text in weights),
-        by_voter=by_voter,
-        controls=controls,
-        ridge=ridge,
-        bootstrap=bootstrap or 0,
-        seed=seed,
-    )
+    if sources and votes_file is not None:
+        raise InvalidRequest("--source and --votes are two places; give one of them.", param="source")
+    chosen = sources_of(given, sources, judge, same_names)
+    question = question_of(settings, given, simultaneous=simultaneous)
     now_us = time.time_ns() // 1000
-    source = (
-        read_log(settings, Window.parse(window), now_us, controls)
-        if votes_file is None
-        else read_file(votes_file, Window.parse(window), unknown)
-    )
+    if chosen is not None:
+        with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
+            board, rated, votes, *_ = board_of_sources(log, chosen, question)
+    elif votes_file is None:
+        with opened(settings) as boards:
+            board, rated, votes, *_ = boards.ask(question, now_us=now_us)
+    else:
+        board, rated, votes = board_of_file(votes_file, question, unknown)
+    names = {row.model.key: row.model.name for row in board.rows}
+    seed, options = question.options.seed, question.options
     if elo:
         spread = elo_spread(
-            where(source.votes, options.conditions), seed=seed, constants=parse_constants(elo_constants)
+            where(votes, options.conditions), seed=seed, constants=parse_constants(elo_constants)
         )
-        show_elo(spread, {model.key: model.name for model in source.models}, as_json)
+        show_elo(spread, names, as_json)
         return
     if rolling is not None:
-        windows = list(rate_over_time(source.votes, options, days=rolling, step_days=step))
-        show_history(windows, {model.key: model.name for model in source.models}, as_json)
+        show_history(list(rate_over_time(votes, options, days=rolling, step_days=step)), names, as_json)
         return
-    # A vote's age is taken when the newest of a file was cast, and now for a log, which goes on.
-    times = source.votes.time_us
-    if votes_file is not None and times is not None and len(times):
-        now_us = int(times.max())
-    rated = rate(source.votes, options, now_us=now_us)
     if connected:
         rated.ratings.refuse_unconnected()
-    board = lay_out(
-        rated.counts,
-        rated.ratings,
-        models=source.models,
-        evidence=source.evidence,
-        minimum_votes=minimum_votes or settings.file.arena.minimum_votes,
-        simultaneous=simultaneous,
-        details=rated.details,
-    )
+    if sensors:
+        if votes_file is not None or sources:
+            raise InvalidRequest(
+                "votes from a file have no generations to measure; leave out --sensors.", param="sensors"
+            )
+        show_sensors(settings, board, as_json)
+        return
     matrix = win_matrix(rated.counts, rated.ratings, tie_strength=rated.tie_strength) if pairs else None
     if as_json:
         body = board.to_json()
@@ -210,72 +300,113 @@ def command(  # noqa: PLR0917  # click passes names
         click.echo(json.dumps(body, ensure_ascii=False, indent=2))
         return
     console = console_of_output()
-    show(board, console, address=f"http://{settings.file.server.host}:{settings.file.server.port}/")
+    show(board, console, address=f"{_address(settings)}/")
     if matrix is not None and pairs:
-        names = {row.model.key: row.model.name for row in board.rows}
         console.print(pairs_table("least connected", matrix.worst_connected(pairs), names))
         console.print(pairs_table("most surprising", matrix.most_surprising(pairs), names))
 
 
-class Source(NamedTuple):
-    """Votes, and what a leaderboard says about where they came from."""
+@command.command()
+@question_options
+@source_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def publish(
+    *,
+    data: Path | None,
+    config: Path | None,
+    sources: tuple[str, ...],
+    judge: str | None,
+    same_names: bool,
+    as_json: bool,
+    **given: Unpack[Given],
+) -> None:
+    """Freeze a leaderboard of the log under its digest, for good.
 
-    votes: Votes
-    models: Sequence[RatedModel]
-    evidence: Evidence
+    Every number, the method, the rules and the range of votes go into one event. `tiltyard replay leaderboard DIGEST`
+    computes it again from the raw events; the page of the arena shows it at /leaderboard/DIGEST.
+    """
+    settings = load_settings(config, data_dir=data)
+    chosen = sources_of(given, sources, judge, same_names)
+    question = question_of(settings, given, simultaneous=True)
+    with opened(settings) as boards:
+        board = (
+            boards.ask(question, now_us=time.time_ns() // 1000)
+            if chosen is None
+            else board_of_sources(boards.recorded.log, chosen, question)
+        ).leaderboard
+        if not board.votes:
+            raise InvalidRequest(
+                "no vote counts under these options, so there is nothing to publish.", param="votes"
+            )
+        try:
+            published = publication.publish(boards.recorded.log, board, source="tiltyard/cli")
+            new = True
+        except Conflict:
+            published = publication.find(boards.recorded.log, board.digest)
+            new = False
+    hexadecimal = board.digest.removeprefix("sha256:")
+    page = f"{_address(settings)}/leaderboard/{hexadecimal}"
+    if as_json:
+        click.echo(
+            json.dumps(
+                {"digest": board.digest, "sequence": published.sequence, "page": page, "new": new}, indent=2
+            )
+        )
+        return
+    click.echo(board.digest)
+    click.echo(
+        f"{board.votes:,} votes, {len(board.rows)} models, event {published.sequence}"
+        + ("" if new else ", published before")
+    )
+    click.echo(f"page    {page}")
+    click.echo(f"replay  tiltyard replay leaderboard {hexadecimal}")
 
 
-def read_log(settings: Settings, window: Window, now_us: int, controls: tuple[str, ...] = ()) -> Source:
-    """Read the votes of a log; a data directory without one is an error that says what to do."""
-    asked = [name for name in expanded(controls) if name in {*STYLE, *SPEED}]
+def _refuse_options_before(context: click.Context) -> None:
+    for name in context.params:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"options go after {context.invoked_subcommand}: tiltyard leaderboard {context.invoked_subcommand} "
+                f"--{name.replace('_', '-')} …"
+            )
+
+
+def _address(settings: Settings) -> str:
+    return f"http://{settings.file.server.host}:{settings.file.server.port}"
+
+
+@contextmanager
+def opened(settings: Settings) -> Iterator[Boards]:
+    """Open the log for boards; a data directory without one is an error that says what to do."""
     with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
-        recorded = RecordedVotes(log, ruleset_of(settings))
-        models = rated_models(log.identities())
-        admitted = recorded.admit(window, now_us)
-        left_out = recorded.judge().reasons
-        counted: list[VoteRow] = [
-            row
-            for row in recorded.votes()
-            if row.sequence not in left_out and window.holds(row.time_us, now_us)
-        ]
-        traits: dict[str, list[float]] = {}
-        excluded = dict(admitted.excluded)
-        if asked:
-            told, traits = answer_traits(log, counted, asked)
-            if len(told) < len(counted):
-                excluded[LACKING] = len(counted) - len(told)
-            counted = told
-    votes = Votes.from_columns(
-        [row.behaviour_a for row in counted],
-        [row.behaviour_b for row in counted],
-        [row.choice for row in counted],
-        vocabulary=EVENT_LABELS,
-        models=[model.key for model in models],
-        time_us=[row.time_us for row in counted],
-        voter=[row.voter for row in counted],
-        pair_probability=[row.pair_probability for row in counted],
-        traits={"turns": [float(row.turns) for row in counted], **traits},
-    )
-    evidence = Evidence(
-        ruleset=admitted.ruleset,
-        window=str(window),
-        first_sequence=admitted.first_sequence,
-        last_sequence=admitted.last_sequence,
-        excluded=excluded,
-    )
-    return Source(votes, models, evidence)
+        yield Boards(RecordedVotes(log, ruleset_of(settings)))
 
 
-def read_file(path: Path, window: Window, unknown: Unknown) -> Source:
-    """Read a votes file; its window ends just after its newest vote. Raises `InvalidRequest`."""
+def board_of_file(path: Path, question: Question, unknown: Unknown) -> tuple[Leaderboard, Rated, Votes]:
+    """Rate a votes file; its window ends just after its newest vote, when ages are taken. Raises `InvalidRequest`."""
     votes = read_votes(path, unknown=unknown)
+    window = question.window
     if window.days is not None:
         if votes.time_us is None:
             raise InvalidRequest("this votes file has no times; leave out --window.", param="window")
         end = int(votes.time_us.max(initial=0)) + 1
         votes = Period(end - window.days * MICROSECONDS_PER_DAY, end).of(votes)
-    excluded = {f"unknown outcome {label!r}": count for label, count in votes.unknown.items()}
-    return Source(votes, [], Evidence(ruleset=FILE_RULESET, window=str(window), excluded=excluded))
+    now_us = int(votes.time_us.max(initial=0)) if votes.time_us is not None else 0
+    rated = rate(votes, question.options, now_us=now_us)
+    board = lay_out(
+        rated.counts,
+        rated.ratings,
+        evidence=Evidence(
+            ruleset=FILE_RULESET,
+            window=str(window),
+            excluded={f"unknown outcome {label!r}": count for label, count in votes.unknown.items()},
+            data_digest=votes.digest,
+        ),
+        minimum_votes=question.minimum_votes,
+        simultaneous=question.simultaneous,
+        details=rated.details,
+    )
+    return board, rated, votes
 
 
 def parse_constants(text: str) -> EloConstants:

@@ -17,10 +17,15 @@ VERBS = {
     "models": "Pull, list, show, compare, verify and measure models and identities.",
     "keys": "Make, list, rotate and revoke API keys.",
     "tenants": "Show and set what each tenant may use.",
-    "leaderboard": "Print the leaderboard that the votes give.",
+    "leaderboard": "Print the leaderboard that the votes give, or publish it under its digest.",
+    "votes": "Take in votes that others collected, list and withdraw them, write votes out.",
+    "arena": "Say how the arena is doing: draws, failures, delays.",
     "rules": "Show which votes count, which do not and why, and what other rules would change.",
+    "judge": "Ask a model which answer is better, and measure how far it can be believed.",
+    "eval": "Ask a fixed set, compare identities item by item, and write a report.",
+    "data": "Find and replace what names a person in a text.",
     "events": "Read, verify and rebuild the event log.",
-    "replay": "Make a recorded answer or battle again and compare it.",
+    "replay": "Make a recorded answer, battle or leaderboard again and compare it.",
     "bench": "Measure the kernels on this machine, against its own ceilings.",
 }
 """Each verb is one module `tiltyard.cli.<verb>` with a click command named `command`."""

@@ -1,4 +1,4 @@
-"""`tiltyard replay`: make a recorded answer or battle again and compare it."""
+"""`tiltyard replay`: make a recorded answer, battle or leaderboard again and compare it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import orjson
 
+from tiltyard.arena import publication
 from tiltyard.cli.options import config_option, data_option
 from tiltyard.cli.settings import Settings, load_settings
 from tiltyard.errors import NotFound
@@ -22,7 +23,8 @@ from tiltyard.worker.host import LEAST_KV_BYTES, HostSettings
 
 
 @click.command()
-@click.argument("name", metavar="GENERATION|BATTLE")
+@click.argument("name", metavar="GENERATION|BATTLE|leaderboard")
+@click.argument("digest", required=False)
 @data_option
 @config_option
 @click.option("--threads", type=click.IntRange(1), help="Threads; the tokens do not depend on them.")
@@ -34,14 +36,31 @@ from tiltyard.worker.host import LEAST_KV_BYTES, HostSettings
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def command(
-    *, name: str, data: Path | None, config: Path | None, threads: int | None, isa: str, as_json: bool
+    *,
+    name: str,
+    digest: str | None,
+    data: Path | None,
+    config: Path | None,
+    threads: int | None,
+    isa: str,
+    as_json: bool,
 ) -> None:
     """Make GENERATION (gen_…) or every answer of BATTLE (bat_…) again and compare it with the log.
 
-    Exit status 0: every token and byte is identical. 3: something differs, and the first difference is shown.
-    1: it could not be made again, and why.
+    `tiltyard replay leaderboard DIGEST` computes a published leaderboard again from raw events and compares every
+    number. Exit status 0: every token and byte, or every number, is identical. 3: something differs, and the first
+    difference is shown. 1: it could not be made again, and why.
     """
     settings = load_settings(config, data_dir=data)
+    if name == "leaderboard":
+        if digest is None:
+            raise click.UsageError("name the leaderboard: tiltyard replay leaderboard DIGEST")
+        with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
+            board = publication.replay(log, digest)
+        show_board(board, as_json)
+        sys.exit(0 if board.difference is None else 3)
+    if digest is not None:
+        raise click.UsageError(f"got a second name, {digest!r}; only a leaderboard's digest follows a word")
     with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
         replayer = Replayer(
             log,
@@ -75,6 +94,15 @@ def show(outcome: Outcome, as_json: bool) -> None:
         return
     verdict = "identical" if outcome.identical else f"differs: {outcome.difference}"
     click.echo(f"{outcome.generation}  {outcome.identity}  {outcome.tokens} tokens  {verdict}")
+
+
+def show_board(board: publication.ReplayedBoard, as_json: bool) -> None:
+    """Print how the replay of a leaderboard went."""
+    if as_json:
+        click.echo(orjson.dumps({**vars(board), "identical": board.difference is None}))
+        return
+    verdict = "identical" if board.difference is None else f"differs: {board.difference}"
+    click.echo(f"{board.digest}  {board.votes:,} votes  {board.numbers:,} numbers  {verdict}")
 
 
 def find_model(settings: Settings, weights: Digest) -> Path:

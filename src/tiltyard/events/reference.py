@@ -13,6 +13,13 @@ from tiltyard.events.schema import (
     ChoiceOutcome,
     ContentRef,
     Contestant,
+    EvalVerdict,
+    ImportedJudgment,
+    ImportedPair,
+    ImportedVote,
+    JudgedSide,
+    PublishedName,
+    Refused,
     StructureRef,
     ToolRef,
     ToolsRef,
@@ -22,7 +29,21 @@ from tiltyard.identity.manifest import Frozen
 BEGIN = "<!-- tables: written by python -m tiltyard.events.reference docs/events.md -->\n"
 END = "<!-- end of tables -->\n"
 
-PARTS: tuple[type[Frozen], ...] = (ContentRef, ChoiceOutcome, StructureRef, ToolsRef, ToolRef, Contestant)
+PARTS: tuple[type[Frozen], ...] = (
+    ContentRef,
+    ChoiceOutcome,
+    StructureRef,
+    ToolsRef,
+    ToolRef,
+    Contestant,
+    PublishedName,
+    JudgedSide,
+    EvalVerdict,
+    ImportedVote,
+    ImportedJudgment,
+    ImportedPair,
+    Refused,
+)
 """Values inside events that have a table of their own."""
 
 

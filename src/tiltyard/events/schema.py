@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, JsonValue, PlainSerializer
+from pydantic import Field, JsonValue, PlainSerializer, SerializerFunctionWrapHandler, model_serializer
 
 from tiltyard.identity.canonical import Digest
 from tiltyard.identity.declaration import IdentityDeclaration
@@ -17,6 +17,10 @@ from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment, F
 Side = Literal["a", "b"]
 Choice = Literal["a", "b", "tie", "both_bad"]
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled", "failed", "deadline"]
+Pace = Literal["as_written", "equal"]
+"""Whether a voter sees each side as fast as it writes, or both at the pace of the slower."""
+WithdrawalReason = Literal["slip", "misread", "other"]
+"""Why a voter took a vote back: a wrong key or button, an answer read wrongly, or something else."""
 Credential = Literal["production", "research"]
 """What an API key is for: to serve people, or to learn about models."""
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**64), PlainSerializer(str, return_type=str, when_used="json")]
@@ -268,8 +272,16 @@ class BattleOpened(EventData):
     """The slice of the battle, where targets are set for slices; empty otherwise."""
     network: str = ""
     """Pseudonym of the voter's network for this day, `net_…`; no address can be told from it. Empty where none was taken."""
+    language: str = ""
+    """Language of the first message (`arena/language.py`), `und` where it is undecided; empty where nobody guessed."""
     prompt_digest: str = ""
     """Keyed digest of the first message, shortened: tells that two battles began alike. Empty where none was taken."""
+    pace: Pace = "as_written"
+    """How the answers were shown: as they were written, or both no faster than the slower one."""
+    redraws: int = 0
+    """How many battles with this question were voided before this one, because a side failed."""
+    redrawn_after: str = ""
+    """Why the last of them was voided, in one word; empty for a first draw."""
     vote_token_digest: Digest
     """Digest of the single-use token with which the vote must come."""
 
@@ -350,6 +362,8 @@ class VoteCast(EventData):
     """Generations of side b that the voter saw last, a turn each."""
     leaks: tuple[Side, ...] = ()
     """Sides whose answers said who wrote them."""
+    cut: tuple[Side, ...] = ()
+    """Sides that were still answering; the vote stopped them, and counts what they had said."""
 
     def unique_key(self) -> str | None:
         """One vote a battle."""
@@ -389,12 +403,29 @@ class RulesetAdopted(EventData):
     """Ratings that moved, the farthest first."""
 
 
+class PublishedName(Frozen):
+    """What a model was called when a leaderboard was published."""
+
+    name: str
+    """Name of the identity."""
+    organization: str = ""
+    """Who made the model."""
+    license: str = ""
+    """Under which licence."""
+    description: str = ""
+    """What set it apart."""
+    registered: bool = True
+    """Whether an identity explains it."""
+    superseded: bool = False
+    """Whether the name meant another behaviour by then."""
+
+
 class LeaderboardPublished(EventData):
-    """Written by the arena's pages when a computed leaderboard is first shown after a change."""
+    """Written by `tiltyard leaderboard publish`, and by the arena's page when its board is shown after a change."""
 
     TYPE: ClassVar[str] = "tiltyard.leaderboard.published.v1"
     digest: Digest
-    """Digest of the leaderboard in canonical JSON."""
+    """Digest of `board` in canonical JSON: the leaderboard's name; also the event's subject."""
     method: str
     """Name and version of the rating method."""
     ruleset: str
@@ -405,6 +436,10 @@ class LeaderboardPublished(EventData):
     """First event of the range that was read."""
     last_sequence: int
     """Last event of the range that was read."""
+    board: dict[str, JsonValue] = Field(default_factory=dict)
+    """Every number and setting (`rating/leaderboard.py:Leaderboard.document`); empty in boards of earlier versions."""
+    names: dict[str, PublishedName] = Field(default_factory=dict)
+    """What the models were called that day, by behaviour digest; no part of the digest."""
 
     def unique_key(self) -> str | None:
         """One publication per content."""
@@ -463,6 +498,78 @@ class TenantSet(EventData):
     """As in `[tenants.NAME]`, which they replace as a whole; `None`: what the file says."""
 
 
+class ConsentGiven(EventData):
+    """Written by the arena before a voter's first battle under a text of consent."""
+
+    TYPE: ClassVar[str] = "tiltyard.consent.given.v1"
+    voter: str
+    """Pseudonymous voter id; also the event's subject."""
+    version: str
+    """Version of the text; another version asks again."""
+    language: str
+    """Language in which it was shown, such as `zh-Hant`."""
+    wording: Digest
+    """Digest of the words that were shown, in that language."""
+
+    def unique_key(self) -> str | None:
+        """A voter agrees once to a version."""
+        return f"consent:{self.voter}:{self.version}"
+
+
+class BattleVoided(EventData):
+    """Written by the arena when a model failed to answer the first message: nobody loses, and the pair is drawn again."""
+
+    TYPE: ClassVar[str] = "tiltyard.battle.voided.v1"
+    battle: str
+    """Battle id; also the event's subject."""
+    attempt: int
+    """Attempt at the first message that failed."""
+    failed: tuple[Side, ...]
+    """Sides that failed."""
+    causes: tuple[str, ...]
+    """Why each of them did, in one word."""
+    redraw: str
+    """Id that the battle drawn in its place has, if the voter stays."""
+
+    def unique_key(self) -> str | None:
+        """A battle is voided once."""
+        return f"voided:{self.battle}"
+
+
+class VoteWithdrawn(EventData):
+    """Written by the arena when a voter takes a vote back in time: it no longer counts, and stays in the log."""
+
+    TYPE: ClassVar[str] = "tiltyard.vote.withdrawn.v1"
+    battle: str
+    """Battle id; also the event's subject."""
+    voter: str
+    """Pseudonymous voter id."""
+    vote: str
+    """Id of the `VoteCast` event."""
+    reason: WithdrawalReason
+    """Why, as the voter said."""
+
+    def unique_key(self) -> str | None:
+        """One withdrawal a battle."""
+        return f"vote-withdrawn:{self.battle}"
+
+
+class BattleShared(EventData):
+    """Written by the arena when a voter makes a link under which others may read a battle that has its vote."""
+
+    TYPE: ClassVar[str] = "tiltyard.battle.shared.v1"
+    battle: str
+    """Battle id; also the event's subject."""
+    voter: str
+    """Pseudonymous voter id."""
+    link_digest: Digest
+    """Digest of the secret part of the link."""
+
+    def unique_key(self) -> str | None:
+        """A battle has one link."""
+        return f"shared:{self.battle}"
+
+
 class WorkerReady(EventData):
     """Written by the fleet's owner when a worker answers ready."""
 
@@ -497,6 +604,652 @@ class SubjectErased(EventData):
     """Why, in words."""
 
 
+class RubricRegistered(EventData):
+    """Written by a judge run before its first judgment under a rubric."""
+
+    TYPE: ClassVar[str] = "tiltyard.rubric.registered.v1"
+    rubric: Digest
+    """Digest of the rubric in canonical JSON."""
+    name: str
+    """What people call it."""
+    rules: dict[str, JsonValue]
+    """The rubric itself, so that a judgment can be understood, and asked for again."""
+
+    def unique_key(self) -> str | None:
+        """A rubric is registered once."""
+        return f"rubric:{self.rubric}"
+
+
+class JudgeRegistered(EventData):
+    """Written by a judge run before the first judgment of a judge."""
+
+    TYPE: ClassVar[str] = "tiltyard.judge.registered.v1"
+    judge: Digest
+    """Digest of the specification in canonical JSON."""
+    name: str
+    """The model name that is asked."""
+    specification: dict[str, JsonValue]
+    """Server, model, behaviour digest where the server names one, pin, sampling, how the verdict is had."""
+
+    def unique_key(self) -> str | None:
+        """A judge is registered once."""
+        return f"judge:{self.judge}"
+
+
+class JudgedSide(Frozen):
+    """One of the answers that a judgment is about."""
+
+    side: Side
+    """`a` or `b`: the item's sides, whatever order the judge saw; a single answer is `a`."""
+    identity: str
+    """Identity or model name."""
+    behaviour: Digest | None = None
+    """Behaviour digest, where it is known."""
+    generations: tuple[str, ...] = ()
+    """Generations that made the answer, a turn each, where they are known."""
+    words: int = 0
+    """Words of the answer, all turns; a Chinese character or a kana is one."""
+    markup: int = 0
+    """Headers, bold passages and list items of the answer."""
+    tokens_neutralised: int = 0
+    """Verdict tokens and fences in the answer that were made harmless before the judge saw it."""
+
+
+class JudgmentMade(EventData):
+    """Written by a judge run for each answer of a judge, whether a verdict could be read from it or not."""
+
+    TYPE: ClassVar[str] = "tiltyard.judgment.made.v1"
+    judgment: str
+    """Judgment id, `jdg_…`, made of what it is once for; also the event's subject."""
+    judge: Digest
+    """Who judged."""
+    judge_name: str
+    """The model name that was asked."""
+    answered_as: str
+    """What the server called the model that answered."""
+    judge_generation: str | None = None
+    """Generation of the judge's answer, where the server is a tiltyard."""
+    rubric: Digest
+    """Under which rubric."""
+    mode: Literal["pairwise", "single"]
+    """Two answers compared, or one rated."""
+    item: str
+    """Keyed digest of what was judged, `itm_…`: question, answers, who gave them, reference."""
+    item_id: str
+    """What the set calls it."""
+    question: str
+    """Keyed digest of the question, `qst_…`: tells which items are about the same."""
+    collection: Digest
+    """Digest of the set's file."""
+    sides: tuple[JudgedSide, ...]
+    """The answers."""
+    slices: dict[str, str] = Field(default_factory=dict)
+    """Slices of the item."""
+    order: Literal["ab", "ba", "single"]
+    """The order in which the judge saw the answers."""
+    asked: Literal["first", "second", "only"]
+    """Which of the two orders was asked first; drawn from `seed` and the item."""
+    seed: Seed
+    """Seed of the run's draws."""
+    sample: int = 0
+    """0, or the number of a repetition."""
+    verdict: Choice | None
+    """The winner, by the item's sides; `None`: unscored, or a single answer."""
+    score: float | None
+    """Rating of a single answer; `None`: unscored, or a pair."""
+    scores: tuple[float, float] | None = None
+    """Ratings of sides a and b, under a rubric that asks for both."""
+    unscored: str | None = None
+    """Why no verdict could be read: `no_verdict`, `cut`, `out_of_range`, `form_not_held`, `refused`; `None`: it could."""
+    purpose: Literal["verdict", "attack", "check"] = "verdict"
+    """`attack`: the item was spoiled on purpose; `check`: it is an answer of a fixed set. Neither counts in the judge's own rates."""
+    held: Literal["grammar", "text"]
+    """Whether the engine held the verdict to its form, or it was read from the text."""
+    prompt: ContentRef
+    """The conversation as the judge saw it, in canonical JSON."""
+    raw: ContentRef
+    """What the judge said, to the letter."""
+    prompt_tokens: int
+    """Tokens that the judge read."""
+    completion_tokens: int
+    """Tokens that the judge wrote."""
+    cost_usd: float | None = None
+    """By the prices that the run was given; `None`: none were."""
+    total_ms: float
+    """From the question to the end of the answer."""
+
+    def unique_key(self) -> str | None:
+        """One judgment for each judge, rubric, item, order and repetition."""
+        return f"judgment:{self.judgment}"
+
+
+class JudgesBridged(EventData):
+    """Written by `tiltyard judge bridge`: from here on the new one's line is read in place of the old one's."""
+
+    TYPE: ClassVar[str] = "tiltyard.judges.bridged.v1"
+    old: Digest
+    """The judge that was followed."""
+    new: Digest
+    """The judge that follows."""
+    old_label: str
+    """Label of the old one's line: judge and rubric."""
+    new_label: str
+    """Label of the new one's line."""
+    measure: Literal["verdict", "rating"]
+    """What both gave."""
+    items: int
+    """Items that both scored."""
+    shift: float
+    """Mean of new minus old: rating, or points of side a from 0 to 1."""
+    shift_lower: float
+    """Lower end of its 95 % interval."""
+    shift_upper: float
+    """Upper end of its 95 % interval."""
+    agreement: float
+    """Share of items on which both say the same."""
+    map: dict[str, JsonValue]
+    """`offset` and `slope` with their variances and covariance, or `chances` of the new verdict by the old one."""
+
+
+class AnswerScored(EventData):
+    """Written by a reward scorer for each answer that it scored."""
+
+    TYPE: ClassVar[str] = "tiltyard.answer.scored.v1"
+    scorer: Digest
+    """Digest of the scorer's specification."""
+    scorer_name: str
+    """What people call it."""
+    kind: Literal["likelihood", "http", "preference"]
+    """A model's own log-likelihoods, a reward model behind HTTP, or a model trained on the arena's votes."""
+    item: str
+    """Keyed digest of question and answers, `itm_…`."""
+    item_id: str
+    """What the set calls it."""
+    question: str
+    """Keyed digest of the question, `qst_…`."""
+    side: Side
+    """Which answer of the item."""
+    identity: str
+    """Identity or model name that answered."""
+    behaviour: Digest | None = None
+    """Behaviour digest of who answered, where it is known."""
+    generations: tuple[str, ...] = ()
+    """Generations that made the answer, where they are known."""
+    score: float
+    """Higher is better; comparable only with other scores of this scorer."""
+    slices: dict[str, str] = Field(default_factory=dict)
+    """Slices of the item."""
+
+    def unique_key(self) -> str | None:
+        """One score for each scorer, item and side."""
+        return f"score:{self.scorer}:{self.item}:{self.side}"
+
+
+class PreferenceModelTrained(EventData):
+    """Written by `tiltyard judge train`; the event is the model."""
+
+    TYPE: ClassVar[str] = "tiltyard.preference.model.trained.v1"
+    model: Digest
+    """Digest of features, weights and lineage; also the event's subject."""
+    method: str
+    """Name and version of features and fit."""
+    features: tuple[str, ...]
+    """What it looks at in an answer."""
+    weights: tuple[float, ...]
+    """Log-odds for one standard deviation of each feature's difference."""
+    scales: tuple[float, ...]
+    """Standard deviation of each feature's difference among the votes."""
+    temperature: float
+    """By which log-odds are divided so that chances hold on votes that it was not fitted to."""
+    ridge: float
+    """1 / variance of the prior on the weights."""
+    votes: int
+    """Votes that it was fitted to."""
+    battles: Digest
+    """Digest of the battles' ids, sorted: the lineage."""
+    first_sequence: int
+    """First event of the votes' range."""
+    last_sequence: int
+    """Last event of the votes' range."""
+    accuracy: float
+    """Share of decided votes that it foretold, out of fold."""
+    brier: float
+    """Mean squared error of its chances, out of fold."""
+    brier_of_ignorance: float
+    """The same of a chance of one half for every vote."""
+    gap: float
+    """Mean distance of chances from shares, out of fold."""
+
+
+class ReviewerNamed(EventData):
+    """Written by `tiltyard judge experts name`: who may review, and for what; the latest one about a reviewer holds."""
+
+    TYPE: ClassVar[str] = "tiltyard.reviewer.named.v1"
+    reviewer: str
+    """Pseudonymous id, `rev_…`; also the event's subject."""
+    name: ContentRef
+    """Name and qualification, in the vault under the reviewer's own key."""
+    roles: tuple[str, ...]
+    """Slices that the reviewer may review (`medicine`), and `adjudicator`; empty: none any more."""
+
+
+class ReviewAssigned(EventData):
+    """Written by `tiltyard judge experts assign`: one expert is to review one item, blind."""
+
+    TYPE: ClassVar[str] = "tiltyard.review.assigned.v1"
+    item: str
+    """Keyed digest of what is reviewed, `itm_…`; also the event's subject."""
+    item_id: str
+    """What the set calls it."""
+    reviewer: str
+    """Who is to review it."""
+    role: str
+    """In which role."""
+    order: Literal["ab", "ba", "single"]
+    """The order in which the answers are shown; drawn."""
+    form: Digest
+    """Digest of the rubric that is the review's form."""
+    seed: Seed
+    """Seed of the draws of reviewers and order."""
+
+    def unique_key(self) -> str | None:
+        """An expert reviews an item under a form once."""
+        return f"review-assigned:{self.form}:{self.item}:{self.reviewer}"
+
+
+class ReviewGiven(EventData):
+    """Written by `tiltyard judge experts give`: what one expert said, before hearing of any other."""
+
+    TYPE: ClassVar[str] = "tiltyard.review.given.v1"
+    item: str
+    """Keyed digest of what was reviewed; also the event's subject."""
+    item_id: str
+    """What the set calls it."""
+    reviewer: str
+    """Who reviewed it."""
+    role: str
+    """In which role."""
+    form: Digest
+    """Digest of the rubric that is the review's form."""
+    sides: tuple[JudgedSide, ...]
+    """The answers."""
+    slices: dict[str, str] = Field(default_factory=dict)
+    """Slices of the item."""
+    question: str
+    """Keyed digest of the question, `qst_…`."""
+    verdict: Choice | None
+    """The winner, by the item's sides; `None`: a single answer."""
+    score: float | None
+    """Rating of a single answer; `None`: a pair."""
+    adjudicates: bool
+    """Whether it decides between two reviews that differ."""
+    reasons: ContentRef | None
+    """Why, in the vault."""
+
+    def unique_key(self) -> str | None:
+        """One review for each form, item and expert, and one adjudication for each form and item."""
+        if self.adjudicates:
+            return f"adjudication:{self.form}:{self.item}"
+        return f"review:{self.form}:{self.item}:{self.reviewer}"
+
+
+class EvalVerdict(Frozen):
+    """What one check of an item said; its words are in the vault, with the answer."""
+
+    kind: str
+    """Kind of the check, such as `numeric`."""
+    score: float | None
+    """0 (wrong) to 1 (right); `None`: the check could not say."""
+    code: str | None = None
+    """Why it could not, or what was wrong: `no_number`, `no_judge`, `code_not_allowed`."""
+
+
+class EvalRunStarted(EventData):
+    """Written by the runner of fixed sets before the first item of a run is asked."""
+
+    TYPE: ClassVar[str] = "tiltyard.eval.run.started.v1"
+    run: str
+    """Run id, `evr_…`, derived from set, identity, settings and seed; also the event's subject."""
+    set_name: str
+    """What people call the set."""
+    set_digest: Digest
+    """Digest of the set's items in canonical JSON."""
+    items: int
+    """Items of the set."""
+    alias: str
+    """The model name that was asked for."""
+    behaviour: Digest
+    """Behaviour digest of the identity; of server and model name where the server tells none."""
+    identified: bool
+    """Whether the server told the behaviour digest."""
+    settings: dict[str, JsonValue]
+    """Fields of every request, such as `temperature`."""
+    marking: dict[str, JsonValue] = Field(default_factory=dict)
+    """What the set leaves open: whether `code` runs, digest of the `judge`; empty where no check depends on it."""
+    seed: Seed
+    """From which the seed of each sample is derived."""
+    repeat: int
+    """0, and one more for each time that the same run was asked for afresh."""
+
+    def unique_key(self) -> str | None:
+        """A run starts once, however often it is resumed."""
+        return f"eval-run:{self.run}"
+
+
+class EvalItemFinished(EventData):
+    """Written by the runner of fixed sets when an item was answered and marked, or can never be."""
+
+    TYPE: ClassVar[str] = "tiltyard.eval.item.finished.v1"
+    run: str
+    """Run id; also the event's subject."""
+    item: str
+    """Id of the item in its set."""
+    item_digest: Digest
+    """Digest of the item in canonical JSON."""
+    alias: str
+    """The model name that was asked for."""
+    behaviour: Digest
+    """As in `EvalRunStarted`."""
+    sample: int
+    """0 to one less than the samples of an item."""
+    generations: tuple[str, ...]
+    """Generations of its answers, a turn each."""
+    transcript: ContentRef
+    """Answers, calls, scores of choices and the words of each check, in canonical JSON."""
+    output_digest: str
+    """Keyed digest of what the model said, shortened; equal for equal outputs in one log."""
+    score: float | None
+    """The least score of its checks; `None`: unscored."""
+    verdicts: tuple[EvalVerdict, ...]
+    """In the order of the item's checks."""
+    finish_reason: str | None
+    """How its last answer ended."""
+    error: str | None = None
+    """Code of the refusal for which the item can never be answered, such as `context_length_exceeded`."""
+    prompt_tokens: int
+    """Tokens of all its prompts."""
+    cached_tokens: int
+    """Of them, those whose KV came from the prefix cache."""
+    completion_tokens: int
+    """Tokens of all its answers."""
+    total_ms: float
+    """From the first question to the last word, waiting included."""
+    tries: int
+    """Requests beyond the first one of each turn."""
+
+    def unique_key(self) -> str | None:
+        """One ending for each item, identity and sample of a run."""
+        return f"eval-item:{self.run}:{self.sample}:{self.item}"
+
+
+class EvalItemFailed(EventData):
+    """Written by the runner of fixed sets when an item got no answer that another try may bring; it counts nowhere."""
+
+    TYPE: ClassVar[str] = "tiltyard.eval.item.failed.v1"
+    run: str
+    """Run id; also the event's subject."""
+    item: str
+    """Id of the item in its set."""
+    sample: int
+    """As in `EvalItemFinished`."""
+    error: str
+    """Code of the failure."""
+
+
+class EvalRunFinished(EventData):
+    """Written by the runner of fixed sets when nothing was left to ask."""
+
+    TYPE: ClassVar[str] = "tiltyard.eval.run.finished.v1"
+    run: str
+    """Run id; also the event's subject."""
+    samples: int
+    """Samples that are finished, of this and earlier sittings."""
+    scored: int
+    """Those of them that have a score."""
+    failed: int
+    """Samples without an answer; the next sitting tries them again."""
+    mean: float | None
+    """Mean score over items; `None` without any."""
+    outputs_digest: str
+    """Keyed digest of all outputs, by item and sample."""
+
+
+class VoteReviewed(EventData):
+    """Written by `tiltyard rules decide` and by `POST /api/arena/review` when somebody has looked at a vote or a voter."""
+
+    TYPE: ClassVar[str] = "tiltyard.vote.reviewed.v1"
+    of: Literal["vote", "voter"]
+    """What was looked at."""
+    name: str
+    """Battle id of the vote, or pseudonymous voter id; also the event's subject."""
+    decision: Literal["keep", "exclude", "withdraw"]
+    """Let it count whatever the rules say, leave it out, or leave it to the rules again; the newest one holds."""
+    reason: str
+    """Why, in words."""
+    by: str
+    """Who decided: a name that was given, or the id of an API key."""
+
+
+class ImportedVote(Frozen):
+    """One person's vote from a file that others made; its models are names that the file declares, no identities."""
+
+    line: int
+    """Line of the file; number of the record where a format has no lines (a JSON array, Parquet)."""
+    a: str
+    """Name of the model on side a, as the file has it."""
+    b: str
+    """Name of the model on side b."""
+    choice: Choice
+    """`a`, `b`, `tie` or `both_bad`."""
+    voter: str | None = None
+    """Pseudonym of the voter, `ext_…`, or what the file says where it was imported with `--voters as-given`."""
+    time_us: int | None = None
+    """When the file says that the vote was cast: microseconds since 1970, UTC."""
+    turns: int | None = None
+    """User messages before the vote."""
+    id: str | None = None
+    """The file's own id of the battle."""
+    key: str | None = None
+    """Tells that two rows are one vote: a digest of id, models, voter, time and turns. Without id and time there is none."""
+    anonymous: bool | None = None
+    """Whether the voter could not see the names."""
+    pair_probability: float | None = None
+    """Probability of the pair, where the file has it."""
+    traits: dict[str, bool | float | str] = Field(default_factory=dict)
+    """Language, marks and counts of the battle; never its words."""
+    text: ContentRef | None = None
+    """Both conversations, in canonical JSON, if the file had them and they were kept."""
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_known(self, write: SerializerFunctionWrapHandler) -> dict[str, JsonValue]:
+        return _known(write(self))
+
+
+class ImportedJudgment(Frozen):
+    """One verdict of a judge model from a file that others made; it is nobody's vote."""
+
+    line: int
+    """Line of the file, or number of the record."""
+    judge: str
+    """Name of the judge model, as the file has it."""
+    template: str | None = None
+    """Name of the judge's prompt."""
+    question: str | None = None
+    """Id of the question."""
+    turn: int | None = None
+    """Which turn was judged."""
+    a: str
+    """Name of the model that was judged, or that the judge saw first."""
+    b: str | None = None
+    """Name of the other one; `None` where one answer was given a score."""
+    verdict: Choice | None = None
+    """With `a` shown first; `None`: the judge's answer could not be read, or a score was asked for."""
+    verdict_swapped: Choice | None = None
+    """With `b` shown first, in terms of the same `a` and `b`."""
+    both_orders: bool = False
+    """Whether the file has a verdict for each order."""
+    score: float | None = None
+    """Score of one answer; `None`: it could not be read, or two were compared."""
+    time_us: int | None = None
+    """When it was judged."""
+    key: str | None = None
+    """Tells that two rows are one verdict."""
+    text: ContentRef | None = None
+    """The judge's prompts and raw answers, in canonical JSON, if they were kept."""
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_known(self, write: SerializerFunctionWrapHandler) -> dict[str, JsonValue]:
+        return _known(write(self))
+
+
+class ImportedPair(Frozen):
+    """How the votes of one pair fell, from a file that has only counts."""
+
+    line: int
+    """Number of the record."""
+    a: str
+    """Name of the first model."""
+    b: str
+    """Name of the second model."""
+    wins_a: int
+    """Votes for the first."""
+    wins_b: int
+    """Votes for the second."""
+    ties: int
+    """Ties."""
+    both_bad: int
+    """Votes that called both bad."""
+
+
+def _known(fields: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    return {name: value for name, value in fields.items() if value not in (None, {})}
+
+
+class Refused(Frozen):
+    """Rows of a file that are no votes, for one reason."""
+
+    reason: str
+    """`unknown_outcome`, `same_model`, `repeated`, …: a code, never the file's words."""
+    rows: int
+    """How many."""
+    first_line: int
+    """Line of the first of them."""
+
+
+class VoteImportStarted(EventData):
+    """Written by `tiltyard votes import` before the first batch of a file."""
+
+    TYPE: ClassVar[str] = "tiltyard.vote.import.started.v1"
+    import_id: str
+    """Import id, `imp_…`, drawn from the file's digest and the terms; also the event's subject."""
+    source: str
+    """Where the votes come from, in the importer's words; boards ask for it by this name."""
+    licence: str
+    """SPDX id of the licence of the file, as the importer says."""
+    format: str
+    """`lmarena`, `fastchat`, `mtbench`, `csv` or `counts`."""
+    file_name: str
+    """Its name, without the folder."""
+    file_digest: Digest
+    """SHA-256 of its bytes."""
+    file_bytes: int
+    """Its length."""
+    terms: dict[str, JsonValue]
+    """Everything else that decides how its rows are read: columns, labels, judge, pseudonyms, whether text is kept."""
+
+    def unique_key(self) -> str | None:
+        """An import starts once; the same file under the same terms is the same import."""
+        return f"import:{self.import_id}"
+
+
+class VotesImported(EventData):
+    """Written by `tiltyard votes import`: the next votes of a file."""
+
+    TYPE: ClassVar[str] = "tiltyard.votes.imported.v1"
+    import_id: str
+    """Import id; also the event's subject."""
+    batch: int
+    """1, 2, 3, …: batches of one import have no gaps."""
+    last_line: int
+    """Every line up to this one has been dealt with; an import that was cut goes on behind it."""
+    votes: tuple[ImportedVote, ...]
+    """In the file's order."""
+
+    def unique_key(self) -> str | None:
+        """A batch of an import is written once."""
+        return f"import-batch:{self.import_id}:{self.batch}"
+
+
+class JudgmentsImported(EventData):
+    """Written by `tiltyard votes import`: the next verdicts of a file."""
+
+    TYPE: ClassVar[str] = "tiltyard.judgments.imported.v1"
+    import_id: str
+    """Import id; also the event's subject."""
+    batch: int
+    """1, 2, 3, …: batches of one import have no gaps."""
+    last_line: int
+    """Every line up to this one has been dealt with."""
+    judgments: tuple[ImportedJudgment, ...]
+    """In the file's order."""
+
+    def unique_key(self) -> str | None:
+        """A batch of an import is written once."""
+        return f"import-batch:{self.import_id}:{self.batch}"
+
+
+class PairCountsImported(EventData):
+    """Written by `tiltyard votes import`: the next pairs of a file that has only counts."""
+
+    TYPE: ClassVar[str] = "tiltyard.pair.counts.imported.v1"
+    import_id: str
+    """Import id; also the event's subject."""
+    batch: int
+    """1, 2, 3, …: batches of one import have no gaps."""
+    last_line: int
+    """Every record up to this one has been dealt with."""
+    pairs: tuple[ImportedPair, ...]
+    """In the file's order."""
+
+    def unique_key(self) -> str | None:
+        """A batch of an import is written once."""
+        return f"import-batch:{self.import_id}:{self.batch}"
+
+
+class VoteImportFinished(EventData):
+    """Written by `tiltyard votes import` when every row of a file has been dealt with; before, none of them counts."""
+
+    TYPE: ClassVar[str] = "tiltyard.vote.import.finished.v1"
+    import_id: str
+    """Import id; also the event's subject."""
+    rows: int
+    """Rows in the file."""
+    votes: int
+    """Votes of people that were taken in, those in pair counts among them."""
+    judgments: int
+    """Verdicts of judge models that were taken in."""
+    refused: tuple[Refused, ...]
+    """What was left out, and why."""
+
+    def unique_key(self) -> str | None:
+        """An import finishes once."""
+        return f"import-finished:{self.import_id}"
+
+
+class VoteImportWithdrawn(EventData):
+    """Written by `tiltyard votes withdraw`: nothing of an import counts from here on; its events stay."""
+
+    TYPE: ClassVar[str] = "tiltyard.vote.import.withdrawn.v1"
+    import_id: str
+    """Import id; also the event's subject."""
+    reason: str
+    """Why, in words."""
+
+    def unique_key(self) -> str | None:
+        """An import is withdrawn once."""
+        return f"import-withdrawn:{self.import_id}"
+
+
 class Unrecognised(EventData):
     """Stands in for an event of a type that this version does not know; never written."""
 
@@ -512,6 +1265,10 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     BattleTurnStarted,
     BattleTurnFinished,
     VoteCast,
+    ConsentGiven,
+    BattleVoided,
+    VoteWithdrawn,
+    BattleShared,
     RulesetAdopted,
     LeaderboardPublished,
     ApiKeyIssued,
@@ -520,4 +1277,24 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     WorkerReady,
     WorkerStopped,
     SubjectErased,
+    RubricRegistered,
+    JudgeRegistered,
+    JudgmentMade,
+    JudgesBridged,
+    AnswerScored,
+    PreferenceModelTrained,
+    ReviewerNamed,
+    ReviewAssigned,
+    ReviewGiven,
+    EvalRunStarted,
+    EvalItemFinished,
+    EvalItemFailed,
+    EvalRunFinished,
+    VoteReviewed,
+    VoteImportStarted,
+    VotesImported,
+    JudgmentsImported,
+    PairCountsImported,
+    VoteImportFinished,
+    VoteImportWithdrawn,
 )

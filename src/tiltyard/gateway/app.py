@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from prometheus_client.registry import Collector
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -61,15 +62,18 @@ def create_gateway(
     ledger: Ledger | None = None,
     require_keys: bool = False,
     house_key: str | None = None,
+    collectors: Iterable[Collector] = (),
 ) -> FastAPI:
     """Make the gateway; `hosts` are the names it is served under beside the loopback ones (`*`: any).
 
     The caller keeps the registry true (a launcher or `Registry.watch`) and closes the log after the app.
     `tenants` are the terms by name, `ledger` (this process's own unless given) keeps their accounts; with
     `require_keys` a key is needed even before the first one is made. `house_key` lets this process's own
-    arena in. `app.state.answering` holds the answers under way on WebSockets, which the caller's server may wait for.
+    arena in. `collectors` are further metrics of this process, shown on `/metrics` too. `app.state.answering` holds the answers under way on WebSockets, which the caller's server may wait for.
     """
     metrics = GatewayMetrics()
+    for collector in collectors:
+        metrics.registry.register(collector)
     gate = Gate(KeyRing(log), tenants or {}, require_keys=require_keys, house_key=house_key)
     door = Door(
         router=router,

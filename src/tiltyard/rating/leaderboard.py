@@ -27,6 +27,29 @@ DECIMALS: Final = 3
 """Ratings are rounded to a thousandth of a point before they are shown or digested, which is far above the
 rounding of any machine's linear algebra and far below any interval."""
 
+FORMAT: Final = "tiltyard.leaderboard/1"
+"""Of `Leaderboard.document`; another arrangement of the same numbers gets another name."""
+
+NUMBERS: Final = (
+    "status",
+    "rank",
+    "rank_worst",
+    "rank_by_differences",
+    "rank_by_differences_worst",
+    "ranks_simultaneous",
+    "rating",
+    "lower",
+    "upper",
+    "votes",
+    "wins",
+    "losses",
+    "ties",
+    "both_bad",
+    "votes_needed",
+    "notes",
+)
+"""What a row of the document has."""
+
 
 @dataclass(frozen=True)
 class LeaderboardRow:
@@ -40,6 +63,8 @@ class LeaderboardRow:
     """The last place that its interval leaves open."""
     rank_by_differences: int | None
     """1 + how many ranked models are ahead by a significant difference."""
+    rank_by_differences_worst: int | None
+    """The last place that such differences leave open."""
     ranks_simultaneous: tuple[int, int] | None
     """Best and worst rank that hold for all models at once; `None` unless asked for."""
     rating: float | None
@@ -62,6 +87,13 @@ class LeaderboardRow:
         """Half the interval."""
         return None if self.upper is None or self.lower is None else (self.upper - self.lower) / 2
 
+    @property
+    def not_separable(self) -> int:
+        """Ranked models from which no significant difference tells it; 0 without a rank."""
+        if self.rank_by_differences is None or self.rank_by_differences_worst is None:
+            return 0
+        return self.rank_by_differences_worst - self.rank_by_differences
+
     def to_json(self) -> dict[str, Json]:
         """Return the row as the API shows it."""
         model = self.model
@@ -69,6 +101,7 @@ class LeaderboardRow:
             "rank": self.rank,
             "rank_worst": self.rank_worst,
             "rank_by_differences": self.rank_by_differences,
+            "rank_by_differences_worst": self.rank_by_differences_worst,
             **(
                 {}
                 if self.ranks_simultaneous is None
@@ -86,6 +119,7 @@ class LeaderboardRow:
             "ties": self.ties,
             "both_bad": self.both_bad,
             "votes_needed": self.votes_needed,
+            "not_separable": self.not_separable,
             "notes": list(self.notes),
             "organization": model.organization,
             "license": model.license,
@@ -104,6 +138,10 @@ class Evidence:
     first_sequence: int = 0
     last_sequence: int = 0
     excluded: Mapping[str, int] = field(default_factory=dict)
+    data_digest: Digest = ""
+    """Names the single votes (`Votes.digest`); empty where only their counts were known."""
+    question: Mapping[str, Json] = field(default_factory=dict)
+    """All that decided the numbers besides the votes, as an event keeps it; empty where nobody will ask again."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,40 +162,53 @@ class Leaderboard:
         return self.counts.votes
 
     @cached_property
+    def document(self) -> dict[str, Json]:
+        """Every number and setting, in the form that `digest` names; names and licences are not in it.
+
+        `models` is sorted; rows, pairs (`[i, j, wins of i, wins of j, ties, both bad]`) and `components` refer to it
+        by position, which keeps the document of 129 models and 3,460 pairs near 110 kB.
+        """
+        ratings, evidence, counts = self.ratings, self.evidence, self.counts
+        place = {key: number for number, key in enumerate(counts.models)}
+        rows: list[Json] = []
+        for row in sorted(self.rows, key=lambda row: place[row.model.key]):
+            shown = row.to_json()
+            rows.append({name: shown[name] for name in NUMBERS if name in shown})
+        return {
+            "format": FORMAT,
+            "method": ratings.method,
+            "ruleset": evidence.ruleset,
+            "window": evidence.window,
+            "first_sequence": evidence.first_sequence,
+            "last_sequence": evidence.last_sequence,
+            "excluded": dict(evidence.excluded),
+            "both_bad": ratings.both_bad,
+            "confidence": ratings.confidence,
+            "anchor": list(ratings.anchor) if ratings.anchor else None,
+            "minimum_votes": self.minimum_votes,
+            "votes": self.votes,
+            "counts_digest": counts.digest,
+            "data_digest": evidence.data_digest,
+            "question": dict(evidence.question),
+            "converged": ratings.converged,
+            "components": [[place[key] for key in part] for part in ratings.components],
+            "unbounded": dict(ratings.unbounded),
+            "model_based": sorted(ratings.model_based),
+            "details": dict(self.details),
+            "models": list(counts.models),
+            "rows": rows,
+            "pairs": [
+                [i, j, *four]
+                for i, j, four in zip(
+                    counts.first.tolist(), counts.second.tolist(), counts.counts.tolist(), strict=True
+                )
+            ],
+        }
+
+    @cached_property
     def digest(self) -> Digest:
-        """SHA-256 of the canonical JSON of settings, counts and numbers; names and licences are not in it."""
-        ratings = self.ratings
-        return digest_of_json(
-            {
-                "method": ratings.method,
-                "ruleset": self.evidence.ruleset,
-                "window": self.evidence.window,
-                "first_sequence": self.evidence.first_sequence,
-                "last_sequence": self.evidence.last_sequence,
-                "excluded": dict(self.evidence.excluded),
-                "both_bad": ratings.both_bad,
-                "confidence": ratings.confidence,
-                "anchor": list(ratings.anchor) if ratings.anchor else None,
-                "minimum_votes": self.minimum_votes,
-                "counts": self.counts.digest,
-                **({"details": dict(self.details)} if self.details else {}),
-                "rows": [
-                    [
-                        row.model.key,
-                        row.status,
-                        row.rank,
-                        row.rank_worst,
-                        row.rank_by_differences,
-                        row.rating,
-                        row.lower,
-                        row.upper,
-                        row.votes,
-                        *(row.ranks_simultaneous or ()),
-                    ]
-                    for row in sorted(self.rows, key=lambda row: row.model.key)
-                ],
-            }
-        )
+        """Names the leaderboard: SHA-256 of the canonical JSON of `document`."""
+        return digest_of_json(self.document)
 
     def to_json(self) -> dict[str, Json]:
         """Return the leaderboard as the API shows it; `pairs` has the counts behind every number.
@@ -196,6 +247,8 @@ class Leaderboard:
             "last_sequence": evidence.last_sequence,
             "excluded": dict(evidence.excluded),
             "counts_digest": self.counts.digest,
+            "data_digest": evidence.data_digest,
+            "question": dict(evidence.question),
             "converged": ratings.converged,
             "iterations": ratings.iterations,
             "components": [list(part) for part in ratings.components],
@@ -267,13 +320,16 @@ def lay_out(
             by_interval.best.tolist(),
             by_interval.worst.tolist(),
             by_difference.best.tolist(),
+            by_difference.worst.tolist(),
             together,
             strict=True,
         )
     )
     rows = []
     for node, (key, status) in enumerate(zip(counts.models, statuses, strict=True)):
-        rank, last, by_differences, at_once = next(places) if status == "ranked" else (None, None, None, None)
+        rank, last, by_differences, differences_last, at_once = (
+            next(places) if status == "ranked" else (None, None, None, None, None)
+        )
         shown = status != "unconnected" and int(ratings.component[node]) == 0
         votes = int(ratings.votes[node])
         wins, losses, ties, bad = counts.tally[node].tolist()
@@ -284,6 +340,7 @@ def lay_out(
                 rank=rank,
                 rank_worst=last,
                 rank_by_differences=by_differences,
+                rank_by_differences_worst=differences_last,
                 ranks_simultaneous=at_once,
                 rating=round(float(ratings.ratings[node]), DECIMALS) if shown else None,
                 lower=round(float(ratings.lower[node]), DECIMALS) if shown else None,
@@ -297,8 +354,7 @@ def lay_out(
                 notes=_notes(ratings, node, minimum_votes),
             )
         )
-    rows.sort(key=_order)
-    return Leaderboard(tuple(rows), counts, ratings, evidence, minimum_votes, details or {})
+    return Leaderboard(in_order(rows), counts, ratings, evidence, minimum_votes, details or {})
 
 
 def _statuses(ratings: Ratings, minimum_votes: int) -> list[Status]:
@@ -331,6 +387,11 @@ def _notes(ratings: Ratings, node: int, minimum_votes: int) -> tuple[str, ...]:
     if not ratings.converged and votes:
         notes.append("the fit did not converge; do not rely on this rating")
     return tuple(notes)
+
+
+def in_order(rows: Iterable[LeaderboardRow]) -> tuple[LeaderboardRow, ...]:
+    """Put rows in the board's order: of rank, then provisional rows by rating, then the rest by name."""
+    return tuple(sorted(rows, key=_order))
 
 
 def _order(row: LeaderboardRow) -> tuple[int, int, float, str]:

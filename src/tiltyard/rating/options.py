@@ -13,9 +13,11 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from tiltyard.errors import InvalidRequest
 from tiltyard.identity.canonical import Json
+from tiltyard.identity.manifest import Frozen
 from tiltyard.rating import davidson
 from tiltyard.rating.bootstrap import bootstrap
 from tiltyard.rating.bradley_terry import METHOD, Ratings, fit
@@ -94,6 +96,54 @@ class RatingOptions:
     seed: int = 0
     """Of the resamples."""
 
+    def to_json(self) -> dict[str, Json]:
+        """Write the options as they go into an event; `from_json` reads them."""
+        return {
+            "both_bad": self.both_bad,
+            "ties": self.ties,
+            "anchor": list(self.anchor) if self.anchor else None,
+            "confidence": self.confidence,
+            "where": [str(condition) for condition in self.conditions],
+            "weights": [str(weight) for weight in self.weights],
+            "by_voter": self.by_voter,
+            "controls": list(self.controls),
+            "ridge": self.ridge,
+            "bootstrap": self.bootstrap,
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Json]) -> RatingOptions:
+        """Read what `to_json` wrote; raises `InvalidRequest` naming the first option that is none.
+
+        >>> RatingOptions.from_json(RatingOptions(by_voter=True).to_json()) == RatingOptions(by_voter=True)
+        True
+        """
+        try:
+            given = _WrittenOptions.model_validate(document)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False)[0]
+            name = ".".join(str(part) for part in first["loc"])
+            raise InvalidRequest(f"the options cannot be read: {name}: {first['msg']}", param=name) from error
+        return cls(
+            both_bad=given.both_bad,
+            ties=given.ties,
+            anchor=given.anchor,
+            confidence=given.confidence,
+            conditions=tuple(map(Condition.parse, given.where)),
+            weights=tuple(map(Weight.parse, given.weights)),
+            by_voter=given.by_voter,
+            controls=given.controls,
+            ridge=given.ridge,
+            bootstrap=given.bootstrap,
+            seed=given.seed,
+        )
+
+    @property
+    def depends_on_time(self) -> bool:
+        """Whether the ratings change when only time passes."""
+        return any(weight.name == "half-life" for weight in self.weights)
+
     @property
     def single_votes(self) -> bool:
         """Whether pair counts are not enough."""
@@ -110,6 +160,20 @@ class RatingOptions:
             parts.append(f"control({', '.join(expanded(self.controls))}{ridge})")
         parts += [f"where {condition}" for condition in self.conditions]
         return " + ".join(parts)
+
+
+class _WrittenOptions(Frozen):
+    both_bad: BothBad
+    ties: Ties
+    anchor: tuple[str, float] | None
+    confidence: float
+    where: tuple[str, ...]
+    weights: tuple[str, ...]
+    by_voter: bool
+    controls: tuple[str, ...]
+    ridge: float
+    bootstrap: int
+    seed: int
 
 
 class Rated(NamedTuple):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tiltyard.errors import InvalidRequest
+from tiltyard.identity.canonical import Digest, canonical_json
 from tiltyard.rating.counts import PairCounts
 from tiltyard.rating.outcomes import FILE_LABELS, Outcome, encode, look_up
 
@@ -133,6 +135,27 @@ class Votes:
     def counts(self) -> PairCounts:
         """The same votes added up by pair."""
         return PairCounts.from_codes(self.models, self.a, self.b, self.outcome)
+
+    @property
+    def digest(self) -> Digest:
+        """Names the votes: SHA-256 of a canonical JSON line that names models and columns, then of each column.
+
+        Columns follow in the order of that line, as little-endian 64-bit integers or floats; text as canonical JSON.
+        """
+        columns: dict[str, NDArray[np.generic]] = {"a": self.a, "b": self.b, "outcome": self.outcome}
+        optional = {"time_us": self.time_us, "voter": self.voter, "pair_probability": self.pair_probability}
+        columns |= {name: values for name, values in optional.items() if values is not None}
+        columns |= {f"trait.{name}": self.traits[name] for name in sorted(self.traits)}
+        hasher = sha256(canonical_json({"models": self.models, "columns": list(columns)}) + b"\n")
+        for values in columns.values():
+            match values.dtype.kind:
+                case "i":
+                    hasher.update(values.astype("<i8").tobytes())
+                case "f":
+                    hasher.update(values.astype("<f8").tobytes())
+                case _:
+                    hasher.update(canonical_json(values.tolist()))
+        return f"sha256:{hasher.hexdigest()}"
 
     def need_voters(self) -> NDArray[np.intp]:
         """Return `voter`, or raise `InvalidRequest` that says it is missing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Literal
 
 import orjson
@@ -13,14 +14,16 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from tiltyard.arena.battle import Arena
+from tiltyard.arena.consent import CONSENT_VERSION, CONSENT_WORDS, consent_digest
 from tiltyard.arena.reveal import reveal_of
 from tiltyard.arena.transcript import Battle
 from tiltyard.arena.voter import Voter
 from tiltyard.arena.watching import Delta, Done, Frame, Quiet, Settled, TurnBegan, watch
-from tiltyard.errors import InvalidRequest
-from tiltyard.events.schema import Side
+from tiltyard.errors import InvalidRequest, NotFound
+from tiltyard.events.schema import Pace, Side
 from tiltyard.identity.canonical import Json
 from tiltyard.web.failures import json_response
+from tiltyard.web.languages import gettext, spoken
 from tiltyard.web.markdown import render_markdown
 from tiltyard.web.visitor import Body, address_of, keep_voter, read_json, token_of, voter_of
 from tiltyard.wire.sse import frame as sse_frame
@@ -43,6 +46,9 @@ class OpenBody(Body):
     """`POST /api/arena/battles`."""
 
     messages: list[Message]
+    consent: str | None = None
+    """Version of the text of consent that the voter agrees to; needed once."""
+    pace: Pace = "as_written"
 
 
 class TurnBody(Body):
@@ -58,6 +64,13 @@ class VoteBody(Body):
     choice: str
 
 
+class WithdrawalBody(Body):
+    """`POST /api/arena/battles/{battle}/withdraw`."""
+
+    vote_token: str
+    reason: str
+
+
 class ArenaApi:
     """The routes under `/api/arena`; errors go up to the app's handler, which answers in OpenAI's shape."""
 
@@ -69,13 +82,29 @@ class ArenaApi:
         """All routes of the API."""
         one = BATTLES + "/{battle}"
         return [
+            Route("/api/arena/consent", self.consent, methods=["GET"]),
             Route(BATTLES, self.open, methods=["POST"]),
             Route(one + "/events", self.events, methods=["GET"]),
             Route(one + "/turns", self.turn, methods=["POST"]),
             Route(one + "/stop", self.stop, methods=["POST"]),
             Route(one + "/regenerate", self.regenerate, methods=["POST"]),
+            Route(one + "/redraw", self.redraw, methods=["POST"]),
             Route(one + "/vote", self.vote, methods=["POST"]),
+            Route(one + "/withdraw", self.withdraw, methods=["POST"]),
+            Route(one + "/share", self.share, methods=["POST"]),
         ]
+
+    async def consent(self, _request: Request) -> Response:
+        """Say what a voter agrees to, in the language of the request, and the version to send."""
+        language = spoken().tag
+        return json_response(
+            {
+                "version": CONSENT_VERSION,
+                "language": language,
+                "text": CONSENT_WORDS[language],
+                "digest": consent_digest(language),
+            }
+        )
 
     async def open(self, request: Request) -> Response:
         """Open a battle; the answers stream from its `events`."""
@@ -87,7 +116,14 @@ class ArenaApi:
                 param="messages",
             )
         voter = voter_of(request) or Voter.new()
-        battle = await self._arena.open(voter, body.messages[0].content or "", address=address_of(request))
+        battle = await self._arena.open(
+            voter,
+            body.messages[0].content or "",
+            address=address_of(request),
+            pace=body.pace,
+            consent=body.consent,
+            language=spoken().tag,
+        )
         response = json_response({"battle": battle.id, "vote_token": voter.vote_token(battle.id)}, status=201)
         keep_voter(request, response, voter)
         return response
@@ -127,6 +163,27 @@ class ArenaApi:
         await self._arena.regenerate(battle)
         return _now(battle)
 
+    async def redraw(self, request: Request) -> Response:
+        """Ask another pair the question of a battle that is void; needs the cookie of its voter."""
+        voter, battle = await self._own(request)
+        again = await self._arena.redraw(battle, voter, address=address_of(request))
+        return json_response({"battle": again.id, "vote_token": voter.vote_token(again.id)}, status=201)
+
+    async def withdraw(self, request: Request) -> Response:
+        """Take the vote back, while there is time."""
+        body = await read_json(request, WithdrawalBody)
+        battle = await self._arena.find(
+            request.path_params["battle"], voter=voter_of(request), token=body.vote_token
+        )
+        await self._arena.withdraw(battle, token=body.vote_token, reason=body.reason)
+        return json_response({"battle": battle.id, "withdrawn": True, "reason": body.reason})
+
+    async def share(self, request: Request) -> Response:
+        """Make a link under which others may read the battle; needs the cookie of its voter."""
+        voter, battle = await self._own(request)
+        secret = await self._arena.share(battle, voter)
+        return json_response({"battle": battle.id, "link": f"/shared/{battle.id}/{secret}"})
+
     async def vote(self, request: Request) -> Response:
         """Cast the vote and learn who was who."""
         body = await read_json(request, VoteBody)
@@ -136,6 +193,13 @@ class ArenaApi:
         await self._arena.vote(battle, token=body.vote_token, choice=body.choice)
         revealed = await reveal_of(battle, self._arena.log, self._arena.contestants(), replay=self._replay)
         return json_response(revealed.to_json())
+
+    async def _own(self, request: Request) -> tuple[Voter, Battle]:
+        battle = await self._battle(request)
+        voter = voter_of(request)
+        if voter is None or voter.id != battle.voter:
+            raise NotFound("this needs the cookie of the browser that opened the battle")
+        return voter, battle
 
     async def _battle(self, request: Request) -> Battle:
         return await self._arena.find(
@@ -157,6 +221,10 @@ class ArenaApi:
                 yield _event("html", {"side": frame.side, "html": html})
                 # what comes meanwhile goes into the next one
                 await asyncio.sleep(max(SNAPSHOT_PAUSE_S, SNAPSHOT_REST * spent_s))
+            elif isinstance(frame, Done) and frame.trouble is not None:
+                yield encode(
+                    replace(frame, trouble=replace(frame.trouble, words=gettext(frame.trouble.words)))
+                )
             else:
                 yield encode(frame)
 
@@ -177,9 +245,15 @@ def encode(frame: Frame) -> bytes:
         case Delta(side, text):
             event, data = "delta", {"side": side, "text": text}
         case Done(side, finish_reason, trouble):
-            event, data = "done", {"side": side, "finish_reason": finish_reason, "trouble": trouble}
-        case Settled(can_vote):
-            event, data = "settled", {"can_vote": can_vote}
+            event = "done"
+            data = {
+                "side": side,
+                "finish_reason": finish_reason,
+                "trouble": None if trouble is None else trouble.words,
+                "cause": None if trouble is None else trouble.cause,
+            }
+        case Settled(can_vote, voided):
+            event, data = "settled", {"can_vote": can_vote, "voided": voided}
     return _event(event, data)
 
 

@@ -11,16 +11,21 @@ from starlette.responses import Response
 
 from tiltyard.errors import InvalidRequest, NotFound, TiltyardError, to_http
 from tiltyard.identity.canonical import Json
+from tiltyard.web.languages import gettext
+from tiltyard.web.telling import told
 from tiltyard.web.templating import render
 
-_HEADINGS = {
-    404: "Nothing here",
-    409: "Not now",
-    410: "No longer kept",
-    429: "Too many at once",
-    503: "Not ready yet",
-    507: "Nothing was stored",
-}
+
+def _heading(status: int) -> str:
+    headings = {
+        404: gettext("Nothing here"),
+        409: gettext("Not now"),
+        410: gettext("No longer kept"),
+        429: gettext("Too many at once"),
+        503: gettext("Not ready yet"),
+        507: gettext("Nothing was stored"),
+    }
+    return headings.get(status) or gettext("That did not work")
 
 
 def json_response(value: Json, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -44,15 +49,21 @@ def failure_response(request: Request, error: TiltyardError) -> Response:
     """Answer with the error, in the shape that the asker reads."""
     status, headers, body = to_http(error)
     if wants_json(request):
+        if not request.scope["path"].startswith("/api/"):  # a page's own script, which shows it to a person
+            body["error"]["message"] = told(error)
         return Response(
             orjson.dumps(body),
             status_code=status,
             media_type="application/json",
             headers={"cache-control": "no-store", **headers},
         )
-    heading = _HEADINGS.get(status, "That did not work")
     return render(
-        "error.html", status=status, headers=headers, heading=heading, message=error.message, code=error.code
+        "error.html",
+        status=status,
+        headers=headers,
+        heading=_heading(status),
+        message=told(error),
+        code=error.code,
     )
 
 

@@ -9,6 +9,17 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse
 
+from tiltyard.web.languages import (
+    LANGUAGES,
+    look_up,
+    look_up_number,
+    moment,
+    number_in_words,
+    percent,
+    spoken,
+)
+from tiltyard.web.telling import told
+
 STATIC_DIRECTORY = files("tiltyard.web") / "static"
 
 
@@ -21,7 +32,17 @@ def environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        extensions=["jinja2.ext.i18n"],
     )
+    made.policies["ext.i18n.trimmed"] = True
+    # The callables ask for the request's language each time, so one environment serves all languages.
+    made.install_gettext_callables(look_up, look_up_number, newstyle=True)  # type: ignore[attr-defined]
+    made.globals["languages"] = LANGUAGES
+    made.globals["spoken"] = spoken
+    made.globals["told"] = told
+    made.filters["number"] = number_in_words
+    made.filters["percent"] = percent
+    made.filters["moment"] = moment
     made.globals["asset"] = asset
     made.filters["setting_name"] = setting_name
     made.filters["short_digest"] = short_digest
@@ -70,6 +91,7 @@ def short_digest(value: str) -> str:
 def render(
     name: str, *, status: int = 200, headers: dict[str, str] | None = None, **context: object
 ) -> HTMLResponse:
-    """Render `templates/<name>` with `context`; the page is never stored by caches."""
+    """Render `templates/<name>` with `context` in the request's language; the page is never stored by caches."""
     html = environment().get_template(name).render(**context)
-    return HTMLResponse(html, status_code=status, headers={"cache-control": "no-store", **(headers or {})})
+    common = {"cache-control": "no-store", "content-language": spoken().tag}
+    return HTMLResponse(html, status_code=status, headers={**common, **(headers or {})})

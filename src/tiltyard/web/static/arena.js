@@ -2,30 +2,34 @@
 // It never builds HTML from an answer: the server renders and sanitises what was said so far, and what is shown at
 // the end is the server's own page.
 
+// It says nothing of its own either: its words come with the page, in the page's language.
+
 const battle = document.querySelector("[data-battle]");
+const words = JSON.parse(document.querySelector("[data-words]").dataset.words);
+const say = (name, values = {}) => words[name].replace(/\{(\w+)\}/g, (_, value) => values[value]);
 const announcer = document.getElementById("announce");
 
 const policy = window.trustedTypes?.createPolicy("tiltyard", { createHTML: (html) => html });
 const fromServer = (html) => policy?.createHTML(html) ?? html;
 
-const announce = (words) => {
-  if (announcer) announcer.textContent = words;
+const announce = (text) => {
+  if (announcer) announcer.textContent = text;
 };
 
 // ---- errors beside the form ------------------------------------------------------------------------------
 
-function showError(words) {
+function showError(text) {
   const place = document.getElementById("form-error");
-  if (!place) return announce(words);
-  place.textContent = words;
-  place.hidden = !words;
+  if (!place) return announce(text);
+  place.textContent = text;
+  place.hidden = !text;
 }
 
 async function explain(response) {
   try {
     return (await response.json()).error.message;
   } catch {
-    return `The server answered with status ${response.status}.`;
+    return say("badAnswer", { status: response.status });
   }
 }
 
@@ -34,19 +38,27 @@ async function explain(response) {
 const pane = (side) => [...document.querySelectorAll(`[data-stream="${side}"]`)].at(-1);
 
 function watch() {
+  const spoken = new Set();
   const source = new EventSource(`/api/arena/battles/${battle.dataset.battle}/events?as=html`);
   source.addEventListener("turn", () => {
+    spoken.clear();
     for (const side of ["a", "b"]) pane(side)?.replaceChildren();
   });
   source.addEventListener("html", (event) => {
     const { side, html } = JSON.parse(event.data);
     const place = pane(side);
     if (place) place.innerHTML = fromServer(html);
+    const early = document.querySelector("[data-early]");
+    if (spoken.size < 2 && spoken.add(side).size === 2 && early) {
+      early.disabled = false; // nobody has to wait for the slow side
+      announce(say("bothSpoke"));
+    }
   });
   source.addEventListener("done", (event) => {
     const { side, trouble } = JSON.parse(event.data);
     const place = [...document.querySelectorAll(`[data-trouble="${side}"]`)].at(-1);
     if (trouble && place) {
+      document.querySelector("[data-early]")?.setAttribute("disabled", ""); // a vote needs both
       place.textContent = trouble;
       place.hidden = false;
     }
@@ -54,16 +66,23 @@ function watch() {
   source.addEventListener("settled", async (event) => {
     source.close();
     await refresh();
-    announce(JSON.parse(event.data).can_vote ? "Both answers are complete. You can vote now." : "One side gave no answer.");
+    announce(say(JSON.parse(event.data).can_vote ? "bothDone" : "oneFailed"));
+    askAnotherPair();
   });
   source.addEventListener("error", () => {
     showError(
       source.readyState === EventSource.CLOSED
-        ? "The server no longer knows this stream. Reload the page."
-        : "The connection was lost. Trying again; the answers are still being written on the server.",
+        ? say("streamGone")
+        : say("lost"),
     );
   });
   source.addEventListener("open", () => showError(""));
+}
+
+// A side failed: another pair gets the question.
+function askAnotherPair() {
+  const redraw = document.querySelector("form[data-redraw]");
+  if (redraw) send(redraw);
 }
 
 // Replace what the server renders anew, and leave alone what the voter is typing.
@@ -71,10 +90,10 @@ async function refresh() {
   let page;
   try {
     const response = await fetch(window.location.pathname, { headers: { accept: "text/html" } });
-    if (!response.ok) return showError("The server no longer shows this battle. Reload the page.");
+    if (!response.ok) return showError(say("notShown"));
     page = new DOMParser().parseFromString(fromServer(await response.text()), "text/html");
   } catch {
-    return showError("The connection was lost. Reload the page.");
+    return showError(say("reload"));
   }
   for (const old of document.querySelectorAll("[data-live]")) {
     const fresh = page.getElementById(old.id);
@@ -109,7 +128,7 @@ async function send(form, button) {
     if (response.ok && form.dataset.send !== "quietly") return window.location.assign(response.url);
     if (!response.ok) showError(await explain(response)); // otherwise the stream tells the rest
   } catch {
-    showError("The server did not answer. Is tiltyard still running? Your text is still here; try again.");
+    showError(say("noServer"));
   }
   setSending(false);
 }
@@ -134,11 +153,11 @@ field?.addEventListener("keydown", (event) => {
 // The field takes a text of any length: one that was cut by the browser would go out unseen.
 const limit = Number(field?.dataset.limit);
 const length = () => [...field.value.trim()].length; // as the server counts
-const inWords = (number) => number.toLocaleString("en");
+const inWords = (number) => number.toLocaleString(document.documentElement.lang);
 
 function tooLong() {
   if (length() <= limit) return "";
-  return `The message has ${inWords(length())} characters; the arena takes ${inWords(limit)}. Shorten it.`;
+  return say("tooLong", { number: inWords(length()), limit: inWords(limit) });
 }
 
 function count() {
@@ -146,7 +165,7 @@ function count() {
   if (!counter || !field) return;
   const left = limit - length();
   counter.hidden = left > limit / 5;
-  counter.textContent = left < 0 ? `${inWords(-left)} too many` : `${inWords(left)} left`;
+  counter.textContent = left < 0 ? say("tooMany", { number: inWords(-left) }) : say("left", { number: inWords(left) });
   counter.classList.toggle("over", left < 0);
   showError(tooLong());
 }
@@ -170,7 +189,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key.startsWith("Arrow") && event.target.closest("pre, .table-scroll")) return;
   const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
   for (const target of document.querySelectorAll("[data-key]")) {
-    if (target.dataset.key.split(" ").includes(key) && !target.disabled) {
+    if (target.dataset.key.split(" ").includes(key) && !target.matches(":disabled")) {
       event.preventDefault();
       target.click();
       return;
@@ -185,8 +204,8 @@ function addCodeCopies() {
     const button = document.createElement("button");
     button.type = "button";
     button.className = "copy";
-    button.textContent = "Copy";
-    button.setAttribute("aria-label", "Copy this code");
+    button.textContent = say("copy");
+    button.setAttribute("aria-label", say("copyCode"));
     block.append(button);
   }
 }
@@ -194,17 +213,44 @@ function addCodeCopies() {
 document.addEventListener("click", async (event) => {
   const button = event.target.closest(".copy");
   if (!button) return;
-  const text = button.dataset.copy ?? button.closest(".code-block")?.querySelector("code")?.textContent ?? "";
+  const place = button.dataset.copyPlace;
+  const text = place ? new URL(place, window.location.href).href : button.dataset.copy ?? button.closest(".code-block")?.querySelector("code")?.textContent ?? "";
   try {
     await navigator.clipboard.writeText(text);
-    button.textContent = "Copied";
+    button.textContent = say("copied");
   } catch {
-    button.textContent = "Copying is blocked";
+    button.textContent = say("copyBlocked");
   }
   setTimeout(() => {
-    button.textContent = "Copy";
+    button.textContent = say("copy");
   }, 1600);
 });
+
+// ---- taking a vote back, while there is time -----------------------------------------------------------------
+
+const undo = document.querySelector("form[data-undo-left]");
+if (undo) {
+  const ends = performance.now() + Number(undo.dataset.undoLeft) * 1000;
+  const tick = () => {
+    const left = Math.ceil((ends - performance.now()) / 1000);
+    if (left <= 0) return undo.remove();
+    undo.querySelector("[data-undo-clock]").textContent = say("seconds", { number: inWords(left) });
+    setTimeout(tick, 500);
+  };
+  tick();
+}
+
+// ---- what a browser remembers ----------------------------------------------------------------------------------
+
+for (const box of document.querySelectorAll("input[data-remember]")) {
+  const name = `tiltyard-${box.dataset.remember}`;
+  try {
+    box.checked ||= localStorage.getItem(name) === "yes";
+    box.addEventListener("change", () => localStorage.setItem(name, box.checked ? "yes" : "no"));
+  } catch {
+    // storage is switched off: the choice lasts for this page
+  }
+}
 
 // ---- start ---------------------------------------------------------------------------------------------------
 
@@ -214,6 +260,8 @@ if (battle) {
   if (battle.dataset.running === "true") {
     if (turns.length > 1) turns[turns.length - 1].scrollIntoView({ block: "start" });
     watch();
+  } else {
+    askAnotherPair();
   }
 } else {
   field?.focus();

@@ -18,10 +18,19 @@
     const toggle = document.getElementById("theme-toggle");
     const current = () => root.dataset.theme ?? (system.matches ? "dark" : "light");
     const label = () => {
-      const next = current() === "dark" ? "light" : "dark";
-      toggle.setAttribute("aria-label", `Switch to ${next} colours`);
-      toggle.title = `Switch to ${next} colours`;
+      const words = current() === "dark" ? toggle.dataset.toLight : toggle.dataset.toDark;
+      toggle.setAttribute("aria-label", words);
+      toggle.title = words;
     };
+    const menu = document.querySelector(".languages");
+    document.addEventListener("click", (event) => {
+      if (!menu.contains(event.target)) menu.open = false;
+    });
+    menu.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      menu.open = false;
+      menu.querySelector("summary").focus();
+    });
     toggle.hidden = false;
     label();
     system.addEventListener("change", label);
