@@ -8,8 +8,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from eval_server import eval_server
 
+from eval_server import eval_server
 from tiltyard.client import ModelClient
 from tiltyard.evals.comparison import summarize
 from tiltyard.evals.contender import resolve

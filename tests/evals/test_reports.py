@@ -10,8 +10,8 @@ from pathlib import Path
 
 import orjson
 import pytest
-from eval_server import EvalServer, eval_server
 
+from eval_server import EvalServer, eval_server
 from tiltyard.client import ModelClient
 from tiltyard.evals.asking import SUBJECT
 from tiltyard.evals.comparison import Price, summarize

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from eval_server import A, B, EvalServer, eval_server
 
+from eval_server import A, B, EvalServer, eval_server
 from tiltyard.client import ModelClient, Retries
 from tiltyard.errors import Conflict, InvalidRequest, NotFound, TiltyardError, Unavailable, UpstreamFailed
 from tiltyard.evals.comparison import compare, summarize
