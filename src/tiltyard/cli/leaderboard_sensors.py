@@ -18,17 +18,15 @@ from tiltyard.rating.leaderboard import Leaderboard
 from tiltyard.rating.sensors import SensorRow, Speed, sensor_rows
 from tiltyard.rating.shares import Share
 from tiltyard.rating.sources import gathered
+from tiltyard.web.result_sources import result_sources
 from tiltyard.web.sensors import headings, to_json
-
-SOURCES = ()
-"""Readers of what judges, fixed sets and experts say."""
 
 
 def show_sensors(settings: Settings, board: Leaderboard, as_json: bool) -> None:
     """Print the rows of a leaderboard of the log, with all that was measured on the same identities."""
     with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
         measured = Measurements(log, costs=settings.file.costs).measured(time.time_ns() // 1000)
-        rows = sensor_rows(board, measured, gathered(SOURCES))
+        rows = sensor_rows(board, measured, gathered(result_sources(log)))
     if as_json:
         click.echo(json.dumps(to_json(board, rows), ensure_ascii=False, indent=2))
         return

@@ -31,6 +31,7 @@ from tiltyard.telemetry.arena_metrics import ArenaMetrics
 from tiltyard.web.app import create_web
 from tiltyard.web.health import figures_of, health_routes
 from tiltyard.web.leaderboard import leaderboard_routes
+from tiltyard.web.result_sources import result_sources
 from tiltyard.web.review import review_routes
 from tiltyard.web.sensors import sensor_routes
 
@@ -69,6 +70,7 @@ def make_pages(running: Running) -> Starlette:
     sensors = sensor_routes(
         board=lambda now_us: boards.ask(Question(minimum_votes=minimum_votes), now_us=now_us).leaderboard,
         measurements=Measurements(log, costs=running.settings.file.costs, held_back=True),
+        sources=result_sources(log),
     )
     pairing = running.settings.file.arena.pairing
     return create_web(
