@@ -24,6 +24,8 @@ VERBS = {
     "judge": "Ask a model which answer is better, and measure how far it can be believed.",
     "eval": "Ask a fixed set, compare identities item by item, and write a report.",
     "data": "Find and replace what names a person in a text.",
+    "release": "Bring a candidate to everyone, with evidence at each gate; say first what that takes.",
+    "rollback": "Give an alias back to its last verified version.",
     "events": "Read, verify and rebuild the event log.",
     "replay": "Make a recorded answer, battle or leaderboard again and compare it.",
     "bench": "Measure the kernels on this machine, against its own ceilings.",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shlex
 import shutil
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import click
@@ -27,6 +30,7 @@ from tiltyard.cli.rulesets import ruleset_of
 from tiltyard.cli.serving import Running, serve
 from tiltyard.cli.settings import FILE_NAME, Settings, default_data_dir, load_settings
 from tiltyard.events.schema import LeaderboardPublished
+from tiltyard.release.reconciler import Reconciler
 from tiltyard.telemetry.arena_metrics import ArenaMetrics
 from tiltyard.web.app import create_web
 from tiltyard.web.health import figures_of, health_routes
@@ -73,24 +77,43 @@ def make_pages(running: Running) -> Starlette:
         sources=result_sources(log),
     )
     pairing = running.settings.file.arena.pairing
-    return create_web(
-        log=log,
-        client=running.client,
-        contestants=lambda: entrants(running),
-        routes=[
-            *sensors,
-            *board,  # after the others below /leaderboard/: any word may be a board's name
-            *health_routes(health),
-            *review_routes(recorded, reviewers(log)),
-        ],
-        pairing=InformedPairing(log, pairing, recorded=recorded),
-        sessions=SessionLimits(running.settings.file.arena.sessions),
-        outages=Outages(failures=pairing.outage_failures, rest_s=pairing.outage_rest_s),
-        appends=appends,
-        collectors=[metrics],
-        replay=replay_command(running.settings),
-        allowed_hosts=running.hosts,
+    return with_releases(
+        running,
+        create_web(
+            log=log,
+            client=running.client,
+            contestants=lambda: entrants(running),
+            routes=[
+                *sensors,
+                *board,  # after the others below /leaderboard/: any word may be a board's name
+                *health_routes(health),
+                *review_routes(recorded, reviewers(log)),
+            ],
+            pairing=InformedPairing(log, pairing, recorded=recorded),
+            sessions=SessionLimits(running.settings.file.arena.sessions),
+            outages=Outages(failures=pairing.outage_failures, rest_s=pairing.outage_rest_s),
+            appends=appends,
+            collectors=[metrics],
+            replay=replay_command(running.settings),
+            allowed_hosts=running.hosts,
+        ),
     )
+
+
+def with_releases(running: Running, app: Starlette) -> Starlette:
+    """The same app; as long as it runs, releases move on."""
+    inner = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def lifespan(of: Starlette) -> AsyncIterator[None]:
+        work = asyncio.create_task(Reconciler(running.log).run())
+        async with inner(of):
+            yield
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+    app.router.lifespan_context = lifespan
+    return app
 
 
 def replay_command(settings: Settings) -> str:

@@ -20,9 +20,12 @@ from tiltyard.events.schema import (
     JudgedSide,
     PublishedName,
     Refused,
+    ShadowCopies,
     StructureRef,
     ToolRef,
     ToolsRef,
+    TrafficArm,
+    TrafficRule,
 )
 from tiltyard.identity.manifest import Frozen
 
@@ -36,6 +39,9 @@ PARTS: tuple[type[Frozen], ...] = (
     ToolsRef,
     ToolRef,
     Contestant,
+    TrafficArm,
+    TrafficRule,
+    ShadowCopies,
     PublishedName,
     JudgedSide,
     EvalVerdict,

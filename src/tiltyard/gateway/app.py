@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -74,6 +75,7 @@ def create_gateway(
     metrics = GatewayMetrics()
     for collector in collectors:
         metrics.registry.register(collector)
+    router.splits.look(log)  # before the first request, not a moment after
     gate = Gate(KeyRing(log), tenants or {}, require_keys=require_keys, house_key=house_key)
     door = Door(
         router=router,
@@ -94,8 +96,11 @@ def create_gateway(
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         before = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_S)
+        watching = asyncio.create_task(router.splits.watch(log))
         yield
         sys.setswitchinterval(before)
+        watching.cancel()
+        await door.shadows.aclose()
         await door.tellings.aclose()
         await door.hop.aclose()
         await gate.keys.aclose()
@@ -111,6 +116,7 @@ def create_gateway(
     )
     app.state.answering = door.answering
     app.state.tellings = door.tellings
+    app.state.splits = router.splits
     app.add_middleware(GateMiddleware, gate=gate, errors=metrics.errors)
     app.add_middleware(Guard, hosts=tuple(hosts))
 

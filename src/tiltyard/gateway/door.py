@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tiltyard.events.log import EventLog
 from tiltyard.gateway.gate import Gate
 from tiltyard.gateway.hop import Hop
 from tiltyard.gateway.running import Running
 from tiltyard.gateway.sessions import Sessions
+from tiltyard.gateway.shadow import Shadows
 from tiltyard.gateway.telling import Tellings
 from tiltyard.router.ledger import Ledger
 from tiltyard.router.router import Router
@@ -41,3 +42,5 @@ class Door:
     """Answers that outlive their connection."""
     answering: set[asyncio.Task[None]]
     """Answers under way on WebSockets: a server that ends waits for them before it closes its sockets."""
+    shadows: Shadows = field(default_factory=Shadows)
+    """Copies of requests for a release's candidate."""

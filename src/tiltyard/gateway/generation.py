@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from functools import cached_property
-from typing import cast
+from typing import NamedTuple, cast
 
 import orjson
 from pydantic import ValidationError
@@ -31,9 +31,12 @@ from tiltyard.gateway.charge import Charge
 from tiltyard.gateway.collect import ENDPOINT_OF, Collected, Endpoint, Kind, whole_answer
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.record import Asked, Ending, event_of, said
+from tiltyard.gateway.shadow import SHADOW
+from tiltyard.gateway.shadow import TERMS as SHADOW_TERMS
 from tiltyard.identity.canonical import Json, canonical_json
 from tiltyard.router.ledger import Ask
 from tiltyard.router.router import Lease, Queue
+from tiltyard.router.split import Asker, Drawn
 from tiltyard.telemetry.metrics import BLIND
 from tiltyard.wire.answers import UsageJson, usage_json
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
@@ -64,6 +67,15 @@ def draw_seed() -> int:
     return int.from_bytes(os.urandom(8)) >> 11
 
 
+class Copy(NamedTuple):
+    """Makes a generation the shadow of another one: nobody sees its answer."""
+
+    of: str
+    """The generation that the user saw."""
+    drawn: Drawn
+    seed: int
+
+
 class Generation:
     """One request and its answer; raises `NotFound` at once when the model does not exist."""
 
@@ -79,6 +91,7 @@ class Generation:
         traceparent: str | None = None,
         blind: bool = False,
         terms: ServiceTerms | None = None,
+        copy: Copy | None = None,
     ) -> None:
         self.id = generation_id or new_generation_id()
         self.request = request
@@ -87,16 +100,25 @@ class Generation:
         self._kept = kept or {}
         self._door = door
         caller = current_caller()
-        caller.terms.check_model(request.model)
+        if copy is None:
+            caller.terms.check_model(request.model)
         self._caller = caller
         self._traceparent = traceparent
-        self.identity_name = door.router.resolve(request.model)
         self._terms = caller.terms.with_class(terms or ServiceTerms())
+        self._shadow_of = None if copy is None else copy.of
+        self._drawn = self._draw() if copy is None else copy.drawn
+        self.identity_name = self._drawn.identity
         self._blind = blind
-        self._label = BLIND if blind else self.identity_name
+        self._label = SHADOW if copy else BLIND if blind else self.identity_name
         """What the metrics call the identity."""
-        self._route = door.router.choose(self.identity_name, tenant=caller.tenant, group=self._terms.group)
-        self.seed = draw_seed() if request.seed is None else request.seed
+        self._route = door.router.choose(
+            self.identity_name,
+            tenant=caller.tenant,
+            group=self._terms.group,
+            behaviour=self._drawn.behaviour,
+        )
+        own = request.seed if copy is None else copy.seed
+        self.seed = draw_seed() if own is None else own
         self.collected = Collected(request.n)
         self._created = int(time.time()) if created is None else created
         self._began = time.perf_counter()
@@ -105,6 +127,12 @@ class Generation:
         self._reached_before = False
         self._charge = Charge(door.ledger, door.metrics, caller, self._ask())
         self._recording: asyncio.Future[None] | None = None
+
+    def _draw(self) -> Drawn:
+        asker = Asker(
+            self._caller.tenant, self.id, self._terms.session, self.request.user or "", self._terms.channel
+        )
+        return self._door.router.draw(self.request.model, asker)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -250,7 +278,9 @@ class Generation:
                 if tried or next(others, None) is None:
                     raise
             tried.add(name)
-            self._route = self._door.router.choose(self.identity_name, without=tried)
+            self._route = self._door.router.choose(
+                self.identity_name, without=tried, behaviour=self._drawn.behaviour
+            )
             self._door.metrics.retries.inc()
 
     @cached_property
@@ -314,6 +344,8 @@ class Generation:
             self._attempt.prompt,
             self._terms.service_class,
             self._caller.key,
+            self._drawn,
+            self._shadow_of,
         )
         event = event_of(asked, self.collected, ending)
         self._measure(event)
@@ -330,7 +362,28 @@ class Generation:
             traceparent=self._traceparent,
             contents=contents,
         )
+        self._cast_shadow(event)
         return event
+
+    def _cast_shadow(self, event: GenerationFinished) -> None:
+        """Ask a release's candidate the same, where its shadow stage draws this request."""
+        door = self._door
+        if (drawn := door.shadows.drawn(door.router, event)) is None:
+            return
+
+        async def ask_again() -> None:
+            copy = Generation(
+                door,
+                self.request,
+                endpoint=self.endpoint,
+                terms=SHADOW_TERMS,
+                copy=Copy(self.id, drawn, self.seed),
+            )
+            async with aclosing(copy.chunks()) as chunks:
+                async for _ in chunks:
+                    pass
+
+        door.shadows.begin(self._caller, self.request.user, door.metrics, ask_again)
 
     def _encrypted(self, words: Json) -> tuple[NewContent, NewContent]:
         log, subject = self._door.log, self._caller.subject(self.request.user)

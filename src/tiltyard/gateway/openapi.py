@@ -14,10 +14,12 @@ from tiltyard.gateway.resuming import HEADER_KEY, HEADER_LAST, HEADER_RESUME, MA
 from tiltyard.identity.canonical import Json
 from tiltyard.wire.leniency import HEADER_UNKNOWN_FIELDS, UnknownFields
 from tiltyard.wire.terms import (
+    HEADER_CHANNEL,
     HEADER_CLASS,
     HEADER_DEADLINE,
     HEADER_GROUP,
     HEADER_QUEUE_DEADLINE,
+    HEADER_SESSION,
     HEADER_SPECULATION,
     MAX_DEADLINE_MS,
     MAX_GROUP_CHARACTERS,
@@ -39,6 +41,8 @@ _TERMS: tuple[tuple[str, Json], ...] = (
 _TELLING: tuple[tuple[str, Json], ...] = (
     (HEADER_SPECULATION, {"type": "string", "enum": ["on", "off"], "default": "on"}),
     (HEADER_GROUP, {"type": "string", "pattern": "^[!-~]*$", "maxLength": MAX_GROUP_CHARACTERS}),
+    (HEADER_SESSION, {"type": "string", "pattern": "^[!-~]*$", "maxLength": MAX_GROUP_CHARACTERS}),
+    (HEADER_CHANNEL, {"type": "string", "pattern": "^[!-~]*$", "maxLength": MAX_GROUP_CHARACTERS}),
     (HEADER_KEY, {"type": "string", "pattern": "^[!-~]+$", "maxLength": 255}),
     (HEADER_RESUME, {"type": "integer", "minimum": 1, "maximum": MAX_RESUME_MS}),
     (HEADER_LAST, {"type": "string", "pattern": "^gen_[0-9a-f]{32}:[0-9]{1,9}$"}),

@@ -18,6 +18,7 @@ from tiltyard.gateway.attempt import PromptFacts
 from tiltyard.gateway.collect import Collected, Endpoint
 from tiltyard.identity.canonical import Json
 from tiltyard.router.router import Route
+from tiltyard.router.split import Drawn
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
 from tiltyard.wire.terms import ServiceClass
 from tiltyard.wire.worker import FinishedAnswer
@@ -52,6 +53,8 @@ class Asked(NamedTuple):
     prompt: PromptFacts
     service_class: ServiceClass
     api_key: str | None = None
+    drawn: Drawn = Drawn("")
+    shadow_of: str | None = None
 
 
 def said(collected: Collected, ending: Ending) -> Json:
@@ -88,6 +91,10 @@ def event_of(asked: Asked, collected: Collected, ending: Ending) -> GenerationFi
             "worker": asked.route.worker.name,
             "service_class": asked.service_class,
             "api_key": asked.api_key,
+            "arm": asked.drawn.arm,
+            "release": asked.drawn.release,
+            "diverted_from": asked.drawn.diverted_from,
+            "shadow_of": asked.shadow_of,
             "prompt": None,
             "response": None,
             **_decoding(request, None if finished is None else finished.structure_engine),

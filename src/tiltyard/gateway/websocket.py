@@ -99,11 +99,12 @@ class Conversation:
         if (name := turn.get("session")) is not None:
             session = self._door.sessions.named(current_caller().tenant, name)
         request, dropped = self._request(session, turn)
+        terms = ServiceTerms.read(self._socket.headers, request.service_tier)
         generation = Generation(
             self._door,
             request,
             traceparent=traceparent_of(self._socket),
-            terms=ServiceTerms.read(self._socket.headers, request.service_tier),
+            terms=terms.of_session(str(name or f"socket {id(self)}")),
         )
         session.begin([message.to_json() for message in request.messages], request.model)
         self._answering = asyncio.create_task(self._answer(generation, session, dropped))

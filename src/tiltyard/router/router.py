@@ -11,6 +11,7 @@ from typing import NamedTuple
 from tiltyard.errors import ConfigurationError, NotFound, Unavailable
 from tiltyard.fleet.registry import Registry, Worker
 from tiltyard.router.pace import Pace
+from tiltyard.router.split import Asker, Drawn, Splits
 from tiltyard.wire.terms import ServiceClass
 from tiltyard.wire.worker import IdentityStatus
 
@@ -70,7 +71,9 @@ class Router:
         self._clock = clock
         self._paces: dict[str, Pace] = {}
         self.aliases = dict(aliases or {})
-        """Public name to identity name."""
+        """Public name to identity name, where the log says nothing else."""
+        self.splits = Splits()
+        """What the log says."""
         self._leases: dict[str, set[Lease]] = {}
         self._groups: OrderedDict[tuple[str, str, str], str] = OrderedDict()
         """The worker that has the prefix of an identity's, a tenant's group."""
@@ -84,8 +87,26 @@ class Router:
         return (*self.aliases, *(name for name in self.registry.identity_names if name not in self.aliases))
 
     def resolve(self, model: str) -> str:
-        """The identity that a model name means; raises `NotFound` naming what there is."""
-        identity = self.aliases.get(model, model)
+        """The identity that a model name means; raises `NotFound` naming what there is.
+
+        Of an alias that a release splits, the one that gets most.
+        """
+        return self._known(model, self.splits.main(model) or self.aliases.get(model, model))
+
+    def draw(self, model: str, asker: Asker) -> Drawn:
+        """The identity that answers this request, and its arm where a release splits the alias; raises `NotFound`.
+
+        An arm without a living worker costs the user nothing: production answers, and the record says for whom.
+        """
+        drawn = self.splits.draw(model, asker)
+        if drawn is None:
+            return Drawn(self.resolve(model))
+        self._known(model, drawn.identity)
+        if drawn.instead is not None and not self._serving(drawn.identity, drawn.behaviour):
+            return drawn.diverted()
+        return drawn
+
+    def _known(self, model: str, identity: str) -> str:
         if identity not in self.registry.identity_names:
             names = ", ".join(self.model_names) or "none yet"
             raise NotFound(
@@ -94,16 +115,29 @@ class Router:
         return identity
 
     def choose(
-        self, identity: str, *, without: Collection[str] = (), tenant: str = "", group: str = ""
+        self,
+        identity: str,
+        *,
+        without: Collection[str] = (),
+        tenant: str = "",
+        group: str = "",
+        behaviour: str = "",
     ) -> Route:
         """The living worker with the fewest unfinished tokens; raises `Unavailable` when there is none.
 
+        With a `behaviour`, a worker that serves another one under the name does not count: what was released is frozen.
         A tenant's `group` stays with the worker that has its prefix while that is not much busier than the others.
 
         Counted are the tokens of the requests that went through this router, which is always fresh; the
         worker's own count, up to a second old, settles ties.
         """
-        candidates = [worker for worker in self.registry.serving(identity) if worker.name not in without]
+        candidates = [w for w in self._serving(identity, behaviour) if w.name not in without]
+        if not candidates and behaviour and any(self.registry.serving(identity)):
+            raise Unavailable(
+                f"what is served as {identity} now is not what was released under that name ({behaviour[:19]}…). Serve it "
+                "again, release the new one, or let the alias mean what tiltyard.toml says with `tiltyard rollback --to-file`.",
+                code="behaviour_changed",
+            )
         if not candidates:
             raise Unavailable(
                 f"no worker serves {identity} now ({self._why_none(identity)}). Try again soon."
@@ -114,6 +148,10 @@ class Router:
         if worker.url is None:
             raise AssertionError("a living worker has an address")
         return Route(worker, worker.url, worker.identities[identity])
+
+    def _serving(self, identity: str, behaviour: str) -> list[Worker]:
+        serving = self.registry.serving(identity)
+        return [w for w in serving if not behaviour or w.identities[identity].behaviour == behaviour]
 
     @contextmanager
     def lease(

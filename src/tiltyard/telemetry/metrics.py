@@ -68,6 +68,12 @@ class GatewayMetrics:
             "Requests given to a second worker because the first died before it sent a byte.",
             registry=registry,
         )
+        self.shadow_copies = Counter(
+            "tiltyard_shadow_copies",
+            "Requests copied to a release's candidate: answered, failed, or dropped under load.",
+            ("outcome",),
+            registry=registry,
+        )
         self.refused = Counter(
             "tiltyard_refused",
             "Requests that a tenant's limit refused, by the limit.",

@@ -15,6 +15,8 @@ HEADER_QUEUE_DEADLINE = "x-tiltyard-queue-deadline-ms"
 HEADER_DEADLINE = "x-tiltyard-deadline-ms"
 HEADER_SPECULATION = "x-tiltyard-speculation"
 HEADER_GROUP = "x-tiltyard-group"
+HEADER_SESSION = "x-tiltyard-session"
+HEADER_CHANNEL = "x-tiltyard-channel"
 MAX_GROUP_CHARACTERS = 64
 MAX_DEADLINE_MS = 7 * 24 * 3600 * 1000
 _CLASS_OF_TIER: Mapping[str, ServiceClass] = {"flex": "batch", "priority": "interactive"}
@@ -43,6 +45,10 @@ class ServiceTerms:
     """Whether the client said the class; else its tenant's default applies."""
     group: str = ""
     """Requests of one tenant with the same name here go on from a common prefix; empty: of none."""
+    session: str = ""
+    """Requests with the same name here meet the same arm of a release; empty: their `user` says so, if anything."""
+    channel: str = ""
+    """A word by which a release may send requests to one of its arms, such as `beta`."""
 
     @classmethod
     def read(cls, headers: Mapping[str, str], tier: str | None = None) -> ServiceTerms:
@@ -65,25 +71,24 @@ class ServiceTerms:
                 f"{HEADER_SPECULATION} is {speculation[:40]!r}; it must be on or off",
                 param=HEADER_SPECULATION,
             )
-        group = headers.get(HEADER_GROUP, "")
-        if len(group) > MAX_GROUP_CHARACTERS or not all("!" <= c <= "~" for c in group):
-            raise InvalidRequest(
-                f"{HEADER_GROUP} is {group[:40]!r}; it must be up to {MAX_GROUP_CHARACTERS} printable ASCII "
-                "characters without spaces",
-                param=HEADER_GROUP,
-            )
         return cls(
             cast(ServiceClass, name),
             _milliseconds(headers, HEADER_QUEUE_DEADLINE),
             _milliseconds(headers, HEADER_DEADLINE),
             speculation == "on",
             HEADER_CLASS in headers or tier in _CLASS_OF_TIER,
-            group,
+            _word(headers, HEADER_GROUP),
+            _word(headers, HEADER_SESSION),
+            _word(headers, HEADER_CHANNEL),
         )
 
     def of_class(self, service_class: ServiceClass) -> ServiceTerms:
         """The same terms in another class."""
         return replace(self, service_class=service_class)
+
+    def of_session(self, session: str) -> ServiceTerms:
+        """The same terms in a session, where the client named none."""
+        return self if self.session else replace(self, session=session)
 
     def headers(self, *, elapsed_ms: float) -> dict[str, str]:
         """The headers for the next hop, which starts to count `elapsed_ms` later."""
@@ -99,6 +104,16 @@ class ServiceTerms:
             if limit is not None:
                 headers[name] = str(max(1, round(limit - elapsed_ms)))
         return headers
+
+
+def _word(headers: Mapping[str, str], name: str) -> str:
+    word = headers.get(name, "")
+    if len(word) > MAX_GROUP_CHARACTERS or not all("!" <= c <= "~" for c in word):
+        raise InvalidRequest(
+            f"{name} is {word[:40]!r}; it must be up to {MAX_GROUP_CHARACTERS} printable ASCII characters without spaces",
+            param=name,
+        )
+    return word
 
 
 def _milliseconds(headers: Mapping[str, str], name: str) -> int | None:

@@ -1,0 +1,171 @@
+"""`tiltyard release`: bring a candidate to everyone, with evidence at each gate; say first what that takes."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from tiltyard.cli.options import PlaceGroup, config_option, data_option
+from tiltyard.cli.settings import Settings, load_settings
+from tiltyard.errors import NotFound
+from tiltyard.events.envelope import format_time
+from tiltyard.events.log import EventLog
+from tiltyard.release.forecast import forecast
+from tiltyard.release.history import active_release, order, start, states_of, versions_of
+from tiltyard.release.plan import plan_schema
+from tiltyard.release.plan_file import read_plan
+from tiltyard.release.reconciler import Reconciler
+from tiltyard.release.report import as_html, as_markdown, status_lines
+from tiltyard.release.state import ReleaseState
+
+
+def whoami() -> str:
+    """Who is at the keyboard, for the log."""
+    return os.environ.get("TILTYARD_BY") or getpass.getuser()
+
+
+@click.group(name="release", cls=PlaceGroup, help=__doc__)
+@data_option
+@config_option
+@click.option(
+    "--log",
+    "log_url",
+    envvar="TILTYARD_LOG",
+    metavar="URL",
+    help="The log, where it is not log.db in the data directory: a path or postgresql://… .",
+)
+@click.pass_context
+def command(context: click.Context, data: Path | None, config: Path | None, log_url: str | None) -> None:
+    """Keep where everything is for the verb that follows."""
+    context.obj = (load_settings(config, data_dir=data), log_url)
+
+
+@command.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.pass_context
+def plan(context: click.Context, *, file: Path) -> None:
+    """Say what FILE would do: how many samples each gate needs, and how long that takes at current traffic."""
+    read = read_plan(file)
+    with opened(context) as (_settings, log):
+        for line in forecast(log, read):
+            click.echo(line)
+
+
+@command.command(name="start")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--why", default="", help="The reason, for the history.")
+@click.pass_context
+def start_(context: click.Context, *, file: Path, why: str) -> None:
+    """Start the release that FILE describes; `tiltyard up` (or `tiltyard release watch`) moves it on."""
+    read = read_plan(file)
+    with opened(context) as (settings, log):
+        started = start(log, read, settings.file.aliases, by=whoami(), why=why)
+    click.echo(
+        f"{started.release}: {started.alias} from {started.production} to {started.candidate}; "
+        f"`tiltyard release status {started.alias}` shows how it goes"
+    )
+
+
+@command.command()
+@click.argument("alias")
+@click.pass_context
+def status(context: click.Context, *, alias: str) -> None:
+    """Show where the release of ALIAS stands: stage, gates, evidence, and what it waits for."""
+    with opened(context) as (_settings, log):
+        state = active_release(log, alias) or last_release(log, alias)
+        for line in status_lines(state):
+            click.echo(line)
+
+
+@command.command()
+@click.argument("alias")
+@click.pass_context
+def history(context: click.Context, *, alias: str) -> None:
+    """List the releases of ALIAS: who started them, when, why, and how they ended; then its verified versions."""
+    with opened(context) as (_settings, log):
+        for state in states_of(log).values():
+            if state.started.alias != alias:
+                continue
+            ended = "under way" if state.ended is None else f"{state.ended.outcome}: {state.ended.why}"
+            click.echo(
+                f"{format_time(state.time_us)[:19]}Z  {state.id}  {state.started.production} -> "
+                f"{state.started.candidate}  by {state.started.by} ({state.started.why or 'no reason given'})  {ended}"
+            )
+            for one in state.orders:
+                click.echo(
+                    f"    {one.order} by {one.by} in stage {one.index + 1}: {one.why or 'no reason given'}"
+                )
+        for version in versions_of(log, alias):
+            click.echo(f"verified: {version.identity} {version.behaviour[:19]}…")
+
+
+@command.command()
+@click.argument("alias")
+@click.option("--html", is_flag=True, help="One HTML page instead of Markdown.")
+@click.pass_context
+def report(context: click.Context, *, alias: str, html: bool) -> None:
+    """Print the report of the newest release of ALIAS: what differs, each gate over time, people's orders."""
+    with opened(context) as (_settings, log):
+        state = last_release(log, alias)
+        click.echo((as_html if html else as_markdown)(log, state), nl=False)
+
+
+@command.command()
+def schema() -> None:
+    """Print the JSON schema of plans."""
+    click.echo(json.dumps(plan_schema(), indent=2))
+
+
+@command.command()
+@click.pass_context
+def watch(context: click.Context) -> None:
+    """Move releases on until Ctrl-C: where `tiltyard up` does not run, or runs elsewhere. Several do no harm."""
+    with opened(context) as (_settings, log):
+        try:
+            asyncio.run(Reconciler(log).run())
+        except KeyboardInterrupt:
+            click.echo("ended; releases stay where they are", err=True)
+
+
+def _order_command(name: str, words: str) -> None:
+    @command.command(name=name, help=words)
+    @click.argument("alias")
+    @click.option("--why", default="", help="The reason, for the history.")
+    @click.pass_context
+    def told(context: click.Context, *, alias: str, why: str) -> None:
+        with opened(context) as (_settings, log):
+            said = order(log, alias, name, by=whoami(), why=why)
+        click.echo(f"{said.release}: {name} in stage {said.index + 1}")
+
+
+_order_command(
+    "approve", "Let the release of ALIAS go on from the stage that it is in, as far as no gate has failed."
+)
+_order_command(
+    "pause", "Keep the release of ALIAS where it is; failed gates and hard stops still roll it back."
+)
+_order_command("resume", "Let a paused release of ALIAS go on.")
+_order_command("abort", "End the release of ALIAS and give all traffic back to production.")
+
+
+def last_release(log: EventLog, alias: str) -> ReleaseState:
+    """The newest release of an alias; raises `NotFound`."""
+    found = [state for state in states_of(log).values() if state.started.alias == alias]
+    if not found:
+        raise NotFound(f"{alias} was never released; `tiltyard release start plan.yaml` does that")
+    return found[-1]
+
+
+@contextmanager
+def opened(context: click.Context) -> Iterator[tuple[Settings, EventLog]]:
+    """The settings and the log."""
+    settings, log_url = context.obj
+    with EventLog.open(log_url or settings.log_path, keys=settings.keys_path, create=False) as log:
+        yield settings, log

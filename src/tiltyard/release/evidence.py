@@ -1,0 +1,240 @@
+"""What the log says for and against a candidate in one stage, read once and kept up."""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+import orjson
+
+from tiltyard.errors import ContentMissing, LogTampered
+from tiltyard.events.envelope import StoredEvent
+from tiltyard.events.log import EventLog
+from tiltyard.events.schema import EventData, GenerationFinished, VoteCast
+from tiltyard.release.gates import GateTest
+from tiltyard.release.metrics import NEEDS_WORDS, Sample, is_in, value_of
+from tiltyard.release.plan import HardStop, Plan, PromoteStage, ShadowStage, Stage
+
+
+class Parties(NamedTuple):
+    """The two behaviours that a release compares, and its id."""
+
+    release: str
+    candidate: str
+    """Behaviour digest."""
+    production: str
+
+
+class _EvalItemFinished(EventData):
+    """Read by its type alone: the room of the fixed sets writes it."""
+
+    TYPE = "tiltyard.eval.item.finished.v1"
+
+
+class _EvalRunStarted(EventData):
+    TYPE = "tiltyard.eval.run.started.v1"
+
+
+class _JudgmentMade(EventData):
+    TYPE = "tiltyard.judgment.made.v1"
+
+
+class Failures(NamedTuple):
+    """What the hard stop looks at."""
+
+    failed: int
+    requests: int
+
+
+class StageEvidence:
+    """The samples of one stage; `update` reads on from where it was."""
+
+    def __init__(self, log: EventLog, plan: Plan, stage: Stage, parties: Parties, *, began: int) -> None:
+        """`began` is the sequence from which the stage's traffic counts."""
+        self._log = log
+        self._plan = plan
+        self._stage = stage
+        self._parties = parties
+        self.through = began
+        paired = isinstance(stage, ShadowStage)
+        gates = () if isinstance(stage, PromoteStage) else stage.gates
+        self.tests = tuple(
+            GateTest(
+                gate,
+                plan.alpha,
+                1 if isinstance(stage, PromoteStage) else stage.minimum,
+                paired=paired or gate.metric in _OWN_PAIRS,
+            )
+            for gate in gates
+        )
+        self._compares_with = "baseline" if getattr(stage, "baseline", False) else "production"
+        self._originals: dict[str, Sample] = {}
+        self._recent: list[tuple[int, bool]] = []
+        self._flips: dict[str, tuple[str, float | None]] = {}
+        self._items: dict[tuple[str, str, int], dict[str, float | None]] = {}
+        self._sets: dict[str, str] = {}
+        self._words = any(
+            t.gate.metric in NEEDS_WORDS or t.gate.slice.writing is not None for t in self.tests
+        )
+        if stage.stage == "evals":
+            self.through = 0  # sets may have been run before the release began
+
+    def update(self) -> None:
+        """Read what is new. Blocks."""
+        types = (GenerationFinished, VoteCast, _EvalRunStarted, _EvalItemFinished, _JudgmentMade)
+        for event in self._log.read(after=self.through, types=types):
+            match event.type:
+                case GenerationFinished.TYPE:
+                    self._take_generation(event)
+                case VoteCast.TYPE:
+                    self._take_vote(event)
+                case _JudgmentMade.TYPE:
+                    self._take_judgment(json.loads(event.data_json))
+                case _EvalRunStarted.TYPE:
+                    run = json.loads(event.data_json)
+                    self._sets[run["run"]] = run["set_name"]
+                case _:
+                    self._take_item(json.loads(event.data_json))
+            self.through = event.sequence
+
+    def failures(self, rule: HardStop, now_us: int) -> Failures:
+        """The candidate's requests in the last window."""
+        since = now_us - round(rule.window * 1e6)
+        self._recent = [one for one in self._recent if one[0] >= since]
+        return Failures(sum(failed for _, failed in self._recent), len(self._recent))
+
+    def _take_generation(self, event: StoredEvent) -> None:
+        data = event.data
+        if not isinstance(data, GenerationFinished) or data.release != self._parties.release:
+            return
+        sample = self._sample(event, data)
+        mine = data.arm in ("candidate", "shadow") or data.diverted_from == "candidate"
+        if mine and not sample.cancelled:
+            self._recent.append((event.time_us, sample.failed))
+        if isinstance(self._stage, ShadowStage):
+            self._take_copy(sample, data)
+            return
+        for test in self.tests:
+            if test.gate.metric in _OWN_PAIRS:
+                continue
+            if mine or data.arm == self._compares_with:
+                self._add(test, sample, mine=mine)
+
+    def _take_copy(self, sample: Sample, data: GenerationFinished) -> None:
+        if data.shadow_of is None:
+            self._originals[data.generation] = sample
+            if len(self._originals) > MAX_WAITING:
+                self._originals.pop(next(iter(self._originals)))
+            return
+        original = self._originals.pop(data.shadow_of, None)
+        if original is None or data.behaviour != self._parties.candidate:
+            return
+        for test in self.tests:
+            inside = is_in(test.gate.slice, original)
+            pair = (
+                [value_of(test.gate.metric, one, self._plan.prices) for one in (sample, original)]
+                if (test.gate.metric not in _OWN_PAIRS)
+                else []
+            )
+            if inside is None or (test.gate.metric in NEEDS_WORDS and None in pair and not sample.failed):
+                test.add_missing()
+            elif inside and pair and None not in pair:
+                test.add(*pair)
+
+    def _add(self, test: GateTest, sample: Sample, *, mine: bool) -> None:
+        inside = is_in(test.gate.slice, sample)
+        if inside is False:
+            return
+        value = None if inside is None else value_of(test.gate.metric, sample, self._plan.prices)
+        if inside is None or (value is None and test.gate.metric in NEEDS_WORDS and sample.answer is None):
+            test.add_missing()
+        elif value is not None:
+            test.add(value if mine else None, None if mine else value)
+
+    def _take_vote(self, event: StoredEvent) -> None:
+        vote = event.data
+        if not isinstance(vote, VoteCast):
+            return
+        score = {"a": 1.0, "b": -1.0}.get(vote.choice, 0.0)
+        self._compare("human_win_rate", vote.behaviour_a, vote.behaviour_b, score)
+
+    def _take_judgment(self, data: dict[str, object]) -> None:
+        """Both orders of one item count once: their mean, so that a judge who always says "first" says nothing."""
+        sides = {str(side["side"]): side for side in _mappings(data.get("sides"))}
+        if len(sides) != 2 or data.get("mode") != "pairwise":
+            return
+        verdict = data.get("verdict")
+        score = None if verdict is None else {"a": 1.0, "b": -1.0}.get(str(verdict), 0.0)
+        key = f"{data.get('item')} {data.get('judge')} {data.get('sample')}"
+        known = self._flips.pop(key, None)
+        if known is None or known[0] == data.get("order"):
+            self._flips[key] = (str(data.get("order")), score)
+            return
+        a, b = (str(sides[side].get("behaviour")) for side in "ab")
+        both = None if score is None or known[1] is None else (score + known[1]) / 2
+        self._compare("judge_win_rate", a, b, both)
+
+    def _compare(self, metric: str, a: str, b: str, score: float | None) -> None:
+        if {a, b} != {self._parties.candidate, self._parties.production}:
+            return
+        for test in self.tests:
+            if test.gate.metric != metric:
+                continue
+            if score is None:
+                test.add_missing()
+            else:
+                test.add(score if a == self._parties.candidate else -score, 0.0)
+
+    def _take_item(self, data: dict[str, object]) -> None:
+        behaviour = str(data.get("behaviour"))
+        if behaviour not in (self._parties.candidate, self._parties.production):
+            return
+        name = self._sets.get(str(data.get("run")), "")
+        key = (name, str(data.get("item_digest")), int(str(data.get("sample", 0))))
+        score = data.get("score")
+        sides = self._items.setdefault(key, {})
+        if behaviour in sides:
+            return  # an item counts once, however often a set was run
+        sides[behaviour] = None if score is None else float(str(score))
+        for test in self.tests:
+            if test.gate.metric != "fixed_set" or test.gate.set != name or len(sides) < 2:
+                continue
+            mine, other = sides[self._parties.candidate], sides[self._parties.production]
+            if mine is None or other is None:
+                test.add_missing()
+            else:
+                test.add(mine, other)
+
+    def _sample(self, event: StoredEvent, data: GenerationFinished) -> Sample:
+        if not self._words:
+            return Sample(data, event.tenant, event.time_us)
+        return Sample(data, event.tenant, event.time_us, self._prompt(data), self._answer(data))
+
+    def _prompt(self, data: GenerationFinished) -> str | None:
+        try:
+            served = None if data.prompt is None else orjson.loads(self._log.read_content(data.prompt))
+        except (ContentMissing, LogTampered):
+            return None
+        if served is None:
+            return None
+        if isinstance(served.get("prompt"), str):
+            return str(served["prompt"])
+        said = [m["content"] for m in served.get("messages", ()) if m.get("role") == "user"]
+        return next((text for text in said if isinstance(text, str)), None)
+
+    def _answer(self, data: GenerationFinished) -> str | None:
+        try:
+            said = None if data.response is None else orjson.loads(self._log.read_content(data.response))
+        except (ContentMissing, LogTampered):
+            return None
+        return None if said is None else str(said["choices"][0]["text"])
+
+
+_OWN_PAIRS = frozenset({"human_win_rate", "judge_win_rate", "fixed_set"})
+"""Metrics that do not come from a stage's own traffic."""
+MAX_WAITING = 100_000
+"""Originals that wait for their copies; most are never copied."""
+
+
+def _mappings(value: object) -> list[dict[str, object]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

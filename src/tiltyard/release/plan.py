@@ -1,0 +1,279 @@
+"""What a release does: stages, traffic, gates, limits; the shape of `plan.yaml`, with its published JSON schema."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_DURATION = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)([smhd])")
+
+
+def seconds(value: object) -> object:
+    """Read `30m`, `24h`, `90s`, `7d`; a number is seconds already.
+
+    >>> seconds("30m"), seconds(90)
+    (1800.0, 90)
+    """
+    if not isinstance(value, str):
+        return value
+    if (match := _DURATION.fullmatch(value.strip())) is None:
+        raise ValueError(f"{value[:40]!r} is no duration; write a number and s, m, h or d, such as 30m")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def share(value: object) -> object:
+    """Read `5%`; a number is a share already.
+
+    >>> share("5%"), share(0.05)
+    (0.05, 0.05)
+    """
+    if isinstance(value, str) and value.strip().endswith("%"):
+        try:
+            return round(float(value.strip()[:-1]) / 100, 12)
+        except ValueError:
+            raise ValueError(f"{value[:40]!r} is no share; write 5% or 0.05") from None
+    return value
+
+
+_TEXT: dict[str, JsonValue] = {
+    "anyOf": [{"type": "number"}, {"type": "string", "pattern": "^[0-9.]+[smhd]$"}]
+}
+_PERCENT: dict[str, JsonValue] = {
+    "anyOf": [{"type": "number"}, {"type": "string", "pattern": "^[0-9.]+ ?%$"}]
+}
+Seconds: TypeAlias = Annotated[
+    float, BeforeValidator(seconds), Field(gt=0, le=90 * 86_400, json_schema_extra=_TEXT)
+]
+Share: TypeAlias = Annotated[float, BeforeValidator(share), Field(ge=0, le=1, json_schema_extra=_PERCENT)]
+
+RATES = ("error_rate", "truncation_rate", "cancelled_rate", "refusal_rate")
+QUANTILES = (
+    "time_to_first_token_p50",
+    "time_to_first_token_p99",
+    "per_token_p50",
+    "per_token_p99",
+    "total_p99",
+)
+MEANS = ("output_tokens", "cost")
+WINS = ("human_win_rate", "judge_win_rate")
+SCORES = ("fixed_set",)
+Metric: TypeAlias = Literal[
+    "error_rate",
+    "truncation_rate",
+    "cancelled_rate",
+    "refusal_rate",
+    "time_to_first_token_p50",
+    "time_to_first_token_p99",
+    "per_token_p50",
+    "per_token_p99",
+    "total_p99",
+    "output_tokens",
+    "cost",
+    "human_win_rate",
+    "judge_win_rate",
+    "fixed_set",
+]
+
+
+class Part(BaseModel):
+    """Frozen; a field that is not known is refused by name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Slice(Part):
+    """Which generations a gate looks at; all that is said must hold."""
+
+    tenant: str | None = None
+    service_class: Literal["interactive", "agent", "batch"] | None = None
+    prompt_tokens_at_least: int | None = Field(default=None, ge=0)
+    prompt_tokens_below: int | None = Field(default=None, ge=1)
+    writing: str | None = None
+    """Writing of the prompt: `latin`, `han`, `kana`, `hangul`, `cyrillic`, `arabic`, `devanagari`, `other`."""
+
+    def __str__(self) -> str:
+        said = self.model_dump(exclude_none=True)
+        return ", ".join(f"{name} {value}" for name, value in said.items())
+
+
+class Gate(Part):
+    """One condition: the candidate is at most `worse_by` worse than the other arm, or within `limit`."""
+
+    metric: Metric
+    worse_by: Share | None = None
+    """Points of a rate or win rate; a share of the other arm's value for times, tokens and cost."""
+    limit: float | None = None
+    """Of the candidate alone, in the metric's own unit (a share, milliseconds, tokens)."""
+    slice: Slice = Slice()
+    minimum: int | None = Field(default=None, ge=1)
+    """Samples before it may pass; the stage's where left out."""
+    set: str | None = None
+    """For `fixed_set`: name of the set."""
+
+    @model_validator(mode="after")
+    def _is_one_condition(self) -> Gate:
+        if (self.worse_by is None) == (self.limit is None):
+            raise ValueError("a gate needs worse_by or limit, and not both")
+        if self.worse_by == 0:
+            raise ValueError(
+                "worse_by is 0: no number of samples shows that a candidate is not worse at all; allow something"
+            )
+        if self.limit is not None and self.metric in (*WINS, *MEANS):
+            raise ValueError(f"{self.metric} compares two identities; write worse_by")
+        if self.slice != Slice() and self.metric in (*WINS, *SCORES):
+            raise ValueError(f"{self.metric} has no slices yet; leave slice out")
+        if (self.set is not None) != (self.metric == "fixed_set"):
+            raise ValueError("set names the set of metric fixed_set; they need each other")
+        return self
+
+    @property
+    def name(self) -> str:
+        """What reports call it.
+
+        >>> Gate(metric="error_rate", worse_by=0.01).name
+        'error_rate worse_by 0.01'
+        """
+        bound = f"worse_by {self.worse_by:g}" if self.worse_by is not None else f"limit {self.limit:g}"
+        said = str(self.slice)
+        return f"{self.metric}{' ' + self.set if self.set else ''} {bound}{' [' + said + ']' if said else ''}"
+
+
+class _Stage(Part):
+    gates: tuple[Gate, ...] = Field(min_length=1)
+    minimum: int = Field(default=100, ge=1)
+    """Samples before a gate may pass."""
+    maximum: Seconds = 7 * 86_400.0
+    """How long it may take."""
+    inconclusive: Literal["hold", "rollback"] = "hold"
+    """What happens when it has taken that long: wait for a person, or go back; never on."""
+    approval: bool = False
+    """Whether a person must approve it after its gates have passed."""
+
+    @model_validator(mode="after")
+    def _gates_are_told_apart(self) -> _Stage:
+        names = [gate.name for gate in self.gates]
+        if len(set(names)) != len(names):
+            raise ValueError("two gates are the same")
+        return self
+
+
+class EvalsStage(_Stage):
+    """Fixed sets that were run on both identities, item by item."""
+
+    stage: Literal["evals"]
+
+
+class ShadowStage(_Stage):
+    """Copies of production's requests, compared in pairs; no user sees an answer."""
+
+    stage: Literal["shadow"]
+    share: Share = 0.1
+    """Of the requests."""
+
+
+class Rule(Part):
+    """Requests that go to one arm whatever the weights."""
+
+    arm: Literal["candidate", "production"]
+    tenant: str | None = None
+    channel: str | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Rule:
+        if self.tenant is None and self.channel is None:
+            raise ValueError("a rule needs tenant or channel")
+        return self
+
+
+class CanaryStage(_Stage):
+    """A part of the users gets the candidate; as many others are the baseline to compare with."""
+
+    stage: Literal["canary"]
+    traffic: Share
+    """The candidate's share of the requests."""
+    baseline: bool = True
+    """Whether as many requests, answered by production, are set apart to compare with; else all of production's are."""
+    rules: tuple[Rule, ...] = ()
+
+    @model_validator(mode="after")
+    def _leaves_room(self) -> CanaryStage:
+        if self.baseline and self.traffic > 0.5:
+            raise ValueError(
+                f"traffic is {self.traffic:g}; a baseline as large needs at most 0.5, or baseline: false"
+            )
+        return self
+
+
+class PreferenceStage(_Stage):
+    """People's votes in blind battles between the two identities, beside as much traffic as is said."""
+
+    stage: Literal["preference"]
+    traffic: Share = 0.0
+
+
+class PromoteStage(Part):
+    """Everybody gets the candidate."""
+
+    stage: Literal["promote"]
+    approval: bool = False
+
+
+Stage: TypeAlias = Annotated[
+    EvalsStage | ShadowStage | CanaryStage | PreferenceStage | PromoteStage, Field(discriminator="stage")
+]
+
+
+class HardStop(Part):
+    """When the candidate fails so badly that nothing is waited for, not even a person."""
+
+    error_rate: Share = 0.5
+    minimum: int = Field(default=5, ge=1)
+    """Failed requests."""
+    window: Seconds = 60.0
+
+
+class Prices(Part):
+    """For a million tokens; only the ratio of two costs is looked at."""
+
+    prompt: float = Field(default=1.0, ge=0)
+    output: float = Field(default=1.0, ge=0)
+
+
+class Plan(Part):
+    """The whole of `plan.yaml`."""
+
+    alias: str = Field(min_length=1)
+    """The public model name."""
+    candidate: str = Field(min_length=1)
+    """The identity of `tiltyard.toml` that shall answer to it."""
+    why: str = ""
+    error: float = Field(default=0.05, gt=0, lt=0.5)
+    """The chance that an equal candidate is stopped, all gates together; and the same that a worse one passes a gate."""
+    hard_stop: HardStop = HardStop()
+    prices: Prices = Prices()
+    stages: tuple[Stage, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _ends_with_promotion(self) -> Plan:
+        kinds = [stage.stage for stage in self.stages]
+        if kinds.count("promote") != 1 or kinds[-1] != "promote":
+            raise ValueError("stages must end with the one promote stage")
+        return self
+
+    @property
+    def alpha(self) -> float:
+        """Error of each gate: the plan's, shared between all of them."""
+        gates = sum(len(stage.gates) for stage in self.stages if not isinstance(stage, PromoteStage))
+        return self.error / max(1, gates)
+
+
+def plan_schema() -> dict[str, JsonValue]:
+    """The JSON schema of `plan.yaml`."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Plan.model_json_schema(),
+        "title": "tiltyard release plan",
+    }

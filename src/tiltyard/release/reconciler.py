@@ -1,0 +1,294 @@
+"""Moves releases on: reads the log, looks at the gates, and appends the one next event, until nothing is left to do.
+
+It keeps nothing that is not in the log: killed between any two events, the next one goes on where it was. Every event has a
+key that may occur once, so two of them at work, by mistake or on two machines, do nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+from tiltyard.errors import Conflict, TiltyardError
+from tiltyard.events.log import EventLog
+from tiltyard.events.schema import (
+    EventData,
+    GateJudged,
+    ReleaseEnded,
+    ShadowCopies,
+    StageEntered,
+    TrafficArm,
+    TrafficRule,
+    TrafficSplit,
+)
+from tiltyard.release.evidence import Parties, StageEvidence
+from tiltyard.release.gates import Judged
+from tiltyard.release.history import SOURCE, Version
+from tiltyard.release.plan import CanaryStage, PreferenceStage, PromoteStage, ShadowStage, Stage
+from tiltyard.release.state import OF_RELEASES, ReleaseState, releases_of
+
+EVERY_S = 1.0
+"""How often it looks; a burst of errors is rolled back within two of these and a gateway's quarter of a second."""
+BY = "tiltyard release reconciler"
+GROWN = 1.5
+"""A verdict that stays is written again when its samples have grown by this factor."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Reconciler:
+    """Of all releases in one log; `now_us` is microseconds since 1970."""
+
+    def __init__(self, log: EventLog, *, now_us: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
+        self._log = log
+        self._now_us = now_us
+        self._states: dict[str, ReleaseState] = {}
+        self._read = 0
+        self._evidence: dict[str, tuple[int, StageEvidence]] = {}
+
+    async def run(self) -> None:
+        """Look for ever; what goes wrong holds a release where it is, and is tried again."""
+        while True:
+            try:
+                await asyncio.to_thread(self.settle)
+            except TiltyardError as error:
+                _logger.warning("releases stay where they are: %s", error.message)
+            await asyncio.sleep(EVERY_S)
+
+    def settle(self) -> int:
+        """Append whatever there is to append now; returns how many events. Blocks."""
+        done = 0
+        while self.step():
+            done += 1
+        return done
+
+    def step(self) -> bool:
+        """Append one event, if there is one to append; returns whether. Blocks."""
+        self._catch_up()
+        for state in self._states.values():
+            if state.ended is None and (event := self._next(state)) is not None:
+                subject = state.started.alias if isinstance(event, TrafficSplit) else state.id
+                with contextlib.suppress(Conflict):  # another reconciler was faster: its event is read next
+                    self._log.append_blocking(event, subject=subject, source=SOURCE)
+                return True
+        return False
+
+    def state(self, release: str) -> ReleaseState:
+        """Where a release stands."""
+        self._catch_up()
+        return self._states[release]
+
+    def judged(self, release: str) -> list[Judged]:
+        """What the gates of its stage say at this moment."""
+        evidence = self._evidence_of(self.state(release))
+        return [] if evidence is None else [test.judge() for test in evidence.tests]
+
+    def _catch_up(self) -> None:
+        for event in self._log.read(after=self._read, types=OF_RELEASES):
+            releases_of((event,), self._states)
+            self._read = event.sequence
+
+    def _next(self, state: ReleaseState) -> EventData | None:
+        """The one next event of a release: a function of its state, its evidence and the time."""
+        if state.overruled is not None and not state.stands:
+            # The release moved on in the very moment in which a person went back: the person is right.
+            return _back(state, _overruled(state.overruled), step=state.last_step + 1)
+        if state.overruled is not None:
+            return ReleaseEnded(release=state.id, outcome="rolled_back", why=_overruled(state.overruled))
+        if state.last_step in state.steps and state.split is not None:
+            return _ending(state, state.split)
+        if (abort := state.aborted) is not None:
+            return _back(state, f"aborted by {abort.by}: {abort.why or 'no reason given'}")
+        if state.entered is None:
+            return _enter(state, 0)
+        evidence = self._evidence_of(state)
+        if evidence is None:
+            return _split(state)
+        evidence.update()
+        if (why := self._hard_stop(state, evidence)) is not None:
+            return _back(state, why)
+        if state.entered.index + 1 not in state.steps:
+            return _split(state)
+        return self._judge(state, evidence) or self._move(state)
+
+    def _evidence_of(self, state: ReleaseState) -> StageEvidence | None:
+        entered, stage = state.entered, state.stage
+        if entered is None or stage is None:
+            return None
+        known = self._evidence.get(state.id)
+        if known is None or known[0] != entered.index:
+            started = state.started
+            parties = Parties(state.id, started.candidate_behaviour, started.production_behaviour)
+            known = (
+                entered.index,
+                StageEvidence(self._log, state.plan, stage, parties, began=entered.sequence),
+            )
+            self._evidence[state.id] = known
+        return known[1]
+
+    def _hard_stop(self, state: ReleaseState, evidence: StageEvidence) -> str | None:
+        rule = state.plan.hard_stop
+        failed, requests = evidence.failures(rule, self._now_us())
+        if failed >= rule.minimum and failed >= rule.error_rate * requests:
+            return (
+                f"hard stop: {failed} of the candidate's {requests} requests in the last {rule.window:g} s failed "
+                f"(it stops at {rule.minimum} and {rule.error_rate:.0%})"
+            )
+        return None
+
+    def _judge(self, state: ReleaseState, evidence: StageEvidence) -> EventData | None:
+        """The first judgment that the log does not have yet."""
+        if state.entered is None:
+            raise AssertionError("gates belong to a stage")
+        for test in evidence.tests:
+            judged, last = test.judge(), state.judgment(test.gate.name)
+            if last is not None and (
+                # What was shown stays shown: a pass is taken back by a failure only.
+                (last.verdict == "pass" and judged.verdict == "hold")
+                or (
+                    last.verdict == judged.verdict
+                    and judged.samples < max(last.samples * GROWN, last.samples + 10)
+                )
+            ):
+                continue
+            return GateJudged(
+                release=state.id,
+                index=state.entered.index,
+                gate=test.gate.name,
+                number=1 if last is None else last.number + 1,
+                verdict=judged.verdict,
+                effect=judged.effect,
+                low=judged.low,
+                high=judged.high,
+                samples=judged.samples,
+                samples_other=judged.samples_other,
+                through=evidence.through,
+                words=judged.words,
+            )
+        return None
+
+    def _move(self, state: ReleaseState) -> EventData | None:
+        """Go back, go on, or stay, as the judgments in the log say."""
+        stage, entered = state.stage, state.entered
+        if stage is None or entered is None:
+            raise AssertionError("a release moves between stages")
+        failed = [one for _, one in state.judged if one.verdict == "fail"]
+        if failed:
+            return _back(state, f"gate failed in {stage.stage}: {failed[0].words}")
+        if state.paused:
+            return None
+        if isinstance(stage, PromoteStage):
+            if stage.approval and state.approved is None:
+                return None
+            return _promotion(state)
+        waiting = [one.words for _, one in state.judged if one.verdict != "pass"]
+        if not waiting and (not stage.approval or state.approved is not None):
+            return _enter(state, entered.index + 1)
+        if state.approved is not None:  # a person takes it on themselves; the log says who and why
+            return _enter(state, entered.index + 1)
+        late = self._now_us() - entered.time_us >= stage.maximum * 1e6
+        if waiting and late and stage.inconclusive == "rollback":
+            return _back(state, f"{stage.stage} was inconclusive after {stage.maximum:g} s: {waiting[0]}")
+        return None
+
+
+def _enter(state: ReleaseState, index: int) -> StageEntered:
+    return StageEntered(release=state.id, index=index, stage=state.plan.stages[index].stage)
+
+
+def _split(state: ReleaseState) -> TrafficSplit:
+    """The traffic of the stage that a release is in."""
+    stage, entered = state.stage, state.entered
+    if stage is None or entered is None:
+        raise AssertionError("traffic belongs to a stage")
+    started = state.started
+    share, baseline = _shares(stage)
+    arms = (
+        TrafficArm(
+            arm="candidate", identity=started.candidate, behaviour=started.candidate_behaviour, weight=share
+        ),
+        TrafficArm(
+            arm="production",
+            identity=started.production,
+            behaviour=started.production_behaviour,
+            weight=round(1 - share - baseline, 12),
+        ),
+        TrafficArm(
+            arm="baseline",
+            identity=started.production,
+            behaviour=started.production_behaviour,
+            weight=baseline,
+        ),
+    )
+    shadow = None
+    if isinstance(stage, ShadowStage):
+        shadow = ShadowCopies(
+            identity=started.candidate, behaviour=started.candidate_behaviour, share=stage.share
+        )
+    rules = tuple(
+        TrafficRule(arm=rule.arm, tenant=rule.tenant, channel=rule.channel)
+        for rule in (stage.rules if isinstance(stage, CanaryStage) else ())
+    )
+    return TrafficSplit(
+        alias=started.alias,
+        arms=tuple(
+            arm
+            for arm in arms
+            if arm.weight > 0 or arm.arm == "production" or (rules and arm.arm == "candidate")
+        ),
+        rules=rules,
+        shadow=shadow,
+        release=state.id,
+        step=entered.index + 1,
+        by=BY,
+        why=f"stage {stage.stage}",
+    )
+
+
+def _shares(stage: Stage) -> tuple[float, float]:
+    if isinstance(stage, CanaryStage):
+        return stage.traffic, stage.traffic if stage.baseline else 0.0
+    return (stage.traffic, 0.0) if isinstance(stage, PreferenceStage) else (0.0, 0.0)
+
+
+def _back(state: ReleaseState, why: str, *, step: int | None = None) -> TrafficSplit:
+    """All traffic to production: the decision and its effect are one event."""
+    production = Version(state.started.production, state.started.production_behaviour)
+    return TrafficSplit(
+        alias=state.started.alias,
+        arms=production.alone,
+        release=state.id,
+        step=step or state.last_step,
+        by=BY,
+        why=why,
+    )
+
+
+def _promotion(state: ReleaseState) -> TrafficSplit:
+    candidate = Version(state.started.candidate, state.started.candidate_behaviour)
+    approved = f", approved by {state.approved.by}" if state.approved else ""
+    return TrafficSplit(
+        alias=state.started.alias,
+        arms=candidate.alone,
+        release=state.id,
+        step=state.last_step,
+        by=BY,
+        why=f"every stage was passed{approved}",
+    )
+
+
+def _ending(state: ReleaseState, split: TrafficSplit) -> ReleaseEnded:
+    promoted = split.arms[0].behaviour == state.started.candidate_behaviour
+    aborted = state.aborted is not None
+    return ReleaseEnded(
+        release=state.id,
+        outcome="promoted" if promoted else "aborted" if aborted else "rolled_back",
+        why=split.why,
+    )
+
+
+def _overruled(split: TrafficSplit) -> str:
+    return f"{split.by} moved the traffic by hand: {split.why}"

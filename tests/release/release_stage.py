@@ -1,0 +1,161 @@
+"""A log with two identities, a plan, and traffic that is written straight into the log."""
+
+from __future__ import annotations
+
+from tiltyard.events.log import EventLog
+from tiltyard.events.schema import (
+    ChoiceOutcome,
+    FinishReason,
+    GenerationFinished,
+    IdentityRegistered,
+    ReleaseStarted,
+    VoteCast,
+)
+from tiltyard.identity.declaration import IdentityDeclaration
+from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment, Weights
+from tiltyard.release.history import start
+from tiltyard.release.plan_file import parse_plan
+from tiltyard.release.reconciler import Reconciler
+from tiltyard.release.state import ReleaseState
+
+SOURCE = "tiltyard/tests"
+DIGEST = "sha256:" + "d" * 64
+ALIASES = {"chat": "old"}
+CANARY = """
+alias: chat
+candidate: new
+stages:
+  - stage: canary
+    traffic: 5%
+    minimum: 20
+    maximum: 30m
+    gates:
+      - {metric: error_rate, worse_by: 0.2}
+  - stage: promote
+"""
+
+
+def registered(name: str, temperature: float) -> IdentityRegistered:
+    behaviour = Behaviour(
+        weights=Weights(digest=DIGEST, size_bytes=1, stored_as=("Q4_1",)),
+        architecture={"layers": 1},
+        tokenizer=DIGEST,
+        chat_template=None,
+        default_sampling=DefaultSampling(temperature=temperature),
+    )
+    deployment = Deployment(
+        behaviour=behaviour.digest, engine_build="t", isa="scalar", threads=1, block_tokens=32, kv_blocks=8,
+        max_batch_tokens=64, hardware="none",
+    )  # fmt: skip
+    return IdentityRegistered(
+        name=name,
+        behaviour=behaviour.digest,
+        deployment=deployment.digest,
+        behaviour_manifest=behaviour,
+        deployment_manifest=deployment,
+        declaration=IdentityDeclaration(model="m"),
+    )
+
+
+class Scene:
+    """A log, a clock that stands still until it is moved, and a release."""
+
+    def __init__(self, log: EventLog) -> None:
+        self.log = log
+        self.now_us = 1_800_000_000_000_000
+        self._generations = 0
+        self.behaviours = {}
+        for name, temperature in (("old", 0.0), ("new", 0.5), ("newer", 0.7)):
+            data = registered(name, temperature)
+            self.behaviours[name] = data.behaviour
+            log.append_blocking(data, subject=name, source=SOURCE)
+
+    def clock(self) -> int:
+        return self.now_us
+
+    def reconciler(self) -> Reconciler:
+        """A new one, which knows nothing but the log."""
+        return Reconciler(self.log, now_us=self.clock)
+
+    def start(self, plan: str = CANARY) -> ReleaseStarted:
+        self.started = start(self.log, parse_plan(plan, "plan.yaml"), ALIASES, by="ann", why="better")
+        return self.started
+
+    def settled(self) -> ReleaseState:
+        """What a reconciler that starts now makes of the log."""
+        reconciler = self.reconciler()
+        reconciler.settle()
+        return reconciler.state(self.started.release)
+
+    def serve(
+        self,
+        arm: str,
+        times: int = 1,
+        *,
+        finish: FinishReason = "stop",
+        shadow_of: str | None = None,
+        diverted_from: str | None = None,
+        ttft_ms: float = 50.0,
+        tokens: int = 10,
+        tenant: str = "default",
+    ) -> str:
+        """Write that requests were answered; returns the last one's id."""
+        drafts = []
+        identity = "new" if arm in ("candidate", "shadow") else "old"
+        for _ in range(times):
+            self._generations += 1
+            name = f"gen_{self._generations:032x}"
+            data = GenerationFinished(
+                generation=name,
+                endpoint="chat.completions",
+                behaviour=self.behaviours[identity],
+                deployment=DIGEST,
+                alias="chat",
+                identity=identity,
+                worker="w",
+                prompt=None,
+                response=None,
+                prompt_token_digest=None,
+                sampling=DefaultSampling(),
+                seed=1,
+                stream=True,
+                choices=(ChoiceOutcome(index=0, finish_reason=finish, completion_tokens=tokens),),
+                error="upstream_failed" if finish == "failed" else None,
+                prompt_tokens=5,
+                cached_tokens=0,
+                completion_tokens=tokens,
+                decode_ms=10.0 * (tokens - 1),
+                time_to_first_token_ms=ttft_ms,
+                total_ms=100.0,
+                arm=arm,
+                release=self.started.release,
+                diverted_from=diverted_from,
+                shadow_of=shadow_of,
+            )
+            drafts.append(
+                self.log._draft(data, subject=name, source=SOURCE, tenant=tenant, traceparent=None, words=())
+            )
+            self.log._writer.submit(drafts[-1])  # all of them share a commit
+        for draft in drafts:
+            draft.done.result()
+        return name
+
+    def vote(self, choice: str, number: int) -> None:
+        """The candidate stands on side b."""
+        data = VoteCast.model_validate(
+            {
+                "battle": f"bat_{number}",
+                "voter": "v",
+                "choice": choice,
+                "identity_a": "old",
+                "identity_b": "new",
+                "behaviour_a": self.behaviours["old"],
+                "behaviour_b": self.behaviours["new"],
+                "pair_probability": 1.0,
+                "side_probability": 0.5,
+                "turns": 1,
+                "generations_a": [],
+                "generations_b": [],
+            }
+        )
+        self.log.append_blocking(data, subject=data.battle, source=SOURCE)
