@@ -24,6 +24,7 @@ from tiltyard.events.schema import (
     EvalRunStarted,
     EvalVerdict,
     EventData,
+    GateJudged,
     GenerationFinished,
     IdentityRegistered,
     JudgedSide,
@@ -31,11 +32,17 @@ from tiltyard.events.schema import (
     JudgesBridged,
     JudgmentMade,
     PreferenceModelTrained,
+    ReleaseEnded,
+    ReleaseOrdered,
+    ReleaseStarted,
     ReviewAssigned,
     ReviewerNamed,
     ReviewGiven,
     RubricRegistered,
+    StageEntered,
     TextsEmbedded,
+    TrafficArm,
+    TrafficSplit,
     VoteCast,
 )
 from tiltyard.events.tables import PROJECTIONS
@@ -309,4 +316,47 @@ def judge_events() -> list[EventData]:
             adjudicates=False,
             reasons=None,
         ),
+    ]
+
+
+def release_events() -> list[EventData]:
+    """A release of one stage that is rolled back."""
+    return [
+        ReleaseStarted(
+            release="rel_1",
+            alias="chat",
+            number=1,
+            candidate="plum",
+            candidate_behaviour=A,
+            production="quince",
+            production_behaviour=B,
+            plan={},
+            plan_digest=A,
+            by="ann",
+            why="",
+        ),
+        StageEntered(release="rel_1", index=0, stage="canary"),
+        TrafficSplit(
+            alias="chat",
+            arms=(TrafficArm(arm="candidate", identity="plum", behaviour=A, weight=0.05),),
+            release="rel_1",
+            step=1,
+            by="ann",
+            why="stage 1",
+        ),
+        GateJudged(
+            release="rel_1",
+            index=0,
+            gate="error_rate worse_by 0.01",
+            number=1,
+            verdict="fail",
+            effect=0.5,
+            low=0.4,
+            high=0.6,
+            samples=100,
+            through=7,
+            words="half of the requests failed",
+        ),
+        ReleaseOrdered(release="rel_1", order="abort", index=0, by="ann", why="seen enough"),
+        ReleaseEnded(release="rel_1", outcome="rolled_back", why="a gate failed"),
     ]

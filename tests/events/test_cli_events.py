@@ -20,6 +20,7 @@ from event_samples import (
     judge_events,
     opened,
     registered,
+    release_events,
     tamper,
     turn,
     vote,
@@ -142,6 +143,7 @@ def test_every_type_has_a_readable_line(tmp_path: Path) -> None:
         SubjectErased(erased="s", keys_destroyed=1, reason="asked"),
         *eval_events(),
         *judge_events(),
+        *release_events(),
         VoteReviewed(of="voter", name="voter_1", decision="keep", reason="honest", by="ann"),
         VoteImportStarted(
             import_id="imp_1",

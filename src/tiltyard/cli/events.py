@@ -33,6 +33,7 @@ from tiltyard.events.schema import (
     EvalRunFinished,
     EvalRunStarted,
     EventData,
+    GateJudged,
     GenerationFinished,
     IdentityRegistered,
     JudgeRegistered,
@@ -42,14 +43,19 @@ from tiltyard.events.schema import (
     LeaderboardPublished,
     PairCountsImported,
     PreferenceModelTrained,
+    ReleaseEnded,
+    ReleaseOrdered,
+    ReleaseStarted,
     ReviewAssigned,
     ReviewerNamed,
     ReviewGiven,
     RubricRegistered,
     RulesetAdopted,
+    StageEntered,
     SubjectErased,
     TenantSet,
     TextsEmbedded,
+    TrafficSplit,
     VoteCast,
     VoteImportFinished,
     VoteImportStarted,
@@ -267,6 +273,19 @@ def _gist(data: EventData) -> str:
             )
         case VoteImportWithdrawn():
             return f"withdrawn: {data.reason}"
+        case TrafficSplit():
+            arms = ", ".join(f"{arm.identity} {arm.weight:.0%}" for arm in data.arms)
+            return f"{data.alias}: {arms or 'as the file says'}, says {data.by}: {data.why}"
+        case ReleaseStarted():
+            return f"{data.alias} from {data.production} to {data.candidate}, by {data.by}"
+        case StageEntered():
+            return f"stage {data.index + 1}, {data.stage}"
+        case GateJudged():
+            return f"stage {data.index + 1}, {data.gate}: {data.verdict} after {data.samples} samples"
+        case ReleaseOrdered():
+            return f"{data.order} in stage {data.index + 1}, by {data.by}: {data.why}"
+        case ReleaseEnded():
+            return f"{data.outcome}: {data.why}"
         case SubjectErased():
             return f"{data.keys_destroyed} keys destroyed: {data.reason}"
         case EvalRunStarted():

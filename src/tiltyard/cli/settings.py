@@ -35,6 +35,7 @@ ENVIRONMENT = {
     "TILTYARD_CONFIG": "path of tiltyard.toml",
     "TILTYARD_DATA_DIR": "data directory (log, vault, identities)",
     "TILTYARD_CACHE": "cache directory (model files)",
+    "TILTYARD_BY": "who `tiltyard release` says it was",
     "TILTYARD_LOG": "event log of `tiltyard events`: a path or a postgresql:// URL",
     "TILTYARD_LIMITS_URL": "where tenants' accounts are kept, as `server.limits_url`: redis://…",
     "TILTYARD_API_KEY": "the key that `tiltyard chat` and `tiltyard eval` show",
