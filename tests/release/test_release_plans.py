@@ -27,7 +27,7 @@ def test_the_shipped_example_is_the_missions() -> None:
     ("line", "wrong", "said"),
     [
         (
-            9,
+            8,
             "      - {metric: fixed_set, set: core, worse_by: 0}",
             "plan.yaml line 8: stages.0.gates.0: worse_by is 0",
         ),
