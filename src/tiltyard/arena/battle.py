@@ -46,6 +46,7 @@ from tiltyard.events.schema import (
     Pace,
     Side,
 )
+from tiltyard.rating.category import category_of
 
 Pairing = Callable[[Sequence[Entrant], str, Randomness], Awaitable[Draw]]
 """Draws a pair of the contestants for a battle that opens with a message; raises `Unavailable` with too few."""
@@ -193,6 +194,7 @@ class Arena:
                 policy=drawn.policy,
                 slice=drawn.slice,
                 language=language_of(message),
+                category=category_of(message),
                 network=network,
                 prompt_digest=self._prompt_digest(message),
                 pace=pace,

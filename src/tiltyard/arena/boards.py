@@ -306,7 +306,7 @@ def _history(votes: Votes, options: RatingOptions) -> History:
 def votes_of(
     rows: Sequence[RecordedVoteRow], models: Sequence[RatedModel], traits: Mapping[str, Sequence[float]]
 ) -> Votes:
-    """Put rows in columns, with the traits that every recorded vote has: `turns` and `language`."""
+    """Put rows in columns, with the traits that every recorded vote has: `turns`, `language` and `category`."""
     return Votes.from_columns(
         [row.behaviour_a for row in rows],
         [row.behaviour_b for row in rows],
@@ -319,6 +319,7 @@ def votes_of(
         traits={
             "turns": [float(row.turns) for row in rows],
             "language": [row.language for row in rows],
+            "category": [row.category for row in rows],
             **traits,
         },
     )

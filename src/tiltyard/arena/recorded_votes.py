@@ -20,6 +20,7 @@ from tiltyard.events.schema import (
     VoteWithdrawn,
 )
 from tiltyard.rating.admission import Admitted, Window
+from tiltyard.rating.category import OTHER
 from tiltyard.rating.reviews import Decision, Reviews
 from tiltyard.rating.ruleset import Judged, Ruleset, admit_judged, admit_under, judge
 
@@ -38,6 +39,8 @@ class RecordedVoteRow(VoteRow):
     """From the opening of the battle to the vote; `None` when no opening is in the log."""
     language: str
     """Of the first message; `und` where nobody could or did tell."""
+    category: str
+    """Kind of the first message; `other` where nobody told."""
     generations_a: tuple[str, ...]
     """Generations of side a that the voter saw last, a turn each."""
     generations_b: tuple[str, ...]
@@ -61,6 +64,7 @@ class _Opening:
     network: str
     prompt_digest: str
     language: str
+    category: str
 
 
 class RecordedVotes:
@@ -111,7 +115,11 @@ class RecordedVotes:
                         self._erasures += 1
                     case BattleOpened() as opened:
                         self._openings[opened.battle] = _Opening(
-                            event.time_us, opened.network, opened.prompt_digest, opened.language
+                            event.time_us,
+                            opened.network,
+                            opened.prompt_digest,
+                            opened.language,
+                            opened.category,
                         )
                     case VoteCast() as vote:
                         opening = self._openings.pop(vote.battle, None)
@@ -213,6 +221,7 @@ def _row(
         withdrawn=False,
         seconds=None if opening is None else (time_us - opening.time_us) / 1e6,
         language=(opening.language if opening is not None else "") or UNDECIDED,
+        category=(opening.category if opening is not None else "") or OTHER,
         generations_a=vote.generations_a,
         generations_b=vote.generations_b,
     )

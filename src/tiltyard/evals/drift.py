@@ -7,7 +7,6 @@ interval of the users' share) and by at least `LEAST_GAP`.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Final
 
 from tiltyard.evals.item import Item
 from tiltyard.evals.language import UNDETERMINED, language_of
+from tiltyard.rating.category import category_of
 from tiltyard.rating.paired import mean_score
 
 LEAST_GAP: Final = 0.03
@@ -26,18 +26,6 @@ _LENGTHS: Final = (
     (1000, "201 to 1,000"),
     (math.inf, "over 1,000"),
 )
-_TASKS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = tuple(
-    (name, re.compile(pattern, re.IGNORECASE))
-    for name, pattern in (
-        ("code", r"```|\b(?:code|function|python|javascript|typescript|java|c\+\+|rust|golang|sql|regex|bug|compile|script|html|css|api|class|algorithm|程式|代碼|代码|函數|函数|編程|编程)\b|程式|代碼|代码|函數|函数"),
-        ("translation", r"\btranslat|翻譯|翻译|übersetz|traduis|traduce|\bin (?:english|chinese|german|french|spanish)\b"),
-        ("mathematics", r"\d\s*[-+*/×÷=^]\s*\d|\b(?:solve|equation|integral|derivative|probability|how many|how much|percent|sum of|calculate)\b|計算|计算|多少|方程|幾個|几个"),
-        ("summary and editing", r"\b(?:summar|rewrite|paraphras|proofread|shorten|edit|correct the grammar|improve)|摘要|總結|总结|改寫|改写|潤飾|润色"),
-        ("writing", r"\b(?:write|compose|draft|poem|story|essay|email|letter|blog|speech|lyrics|haiku)\b|寫一|写一|作文|詩|诗|信|故事"),
-        ("advice", r"\b(?:should i|recommend|advice|suggest|tips|best way|how (?:can|do|should) i)\b|建議|建议|推薦|推荐|怎麼辦|怎么办|如何"),
-        ("explanation", r"\b(?:what|why|how|explain|who|when|where|describe|define|difference)\b|什麼|什么|為什麼|为什么|解釋|解释|介紹|介绍|是誰|是谁"),
-    )
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +101,8 @@ def traits_of(prompt: str) -> dict[str, str]:
     >>> traits_of("Write a Python function.")
     {'language': 'en', 'task': 'code', 'length': 'up to 40 letters'}
     """
-    task = next((name for name, pattern in _TASKS if pattern.search(prompt)), "other")
     length = next(name for most, name in _LENGTHS if len(prompt) <= most)
-    return {"language": language_of(prompt), "task": task, "length": length}
+    return {"language": language_of(prompt), "task": category_of(prompt), "length": length}
 
 
 def _row(slice_: tuple[str, str], asked: int, prompts: int, has: int, items: int) -> DriftRow:

@@ -9,6 +9,7 @@ import numpy as np
 
 from tiltyard.arena.boards import LENGTH, Board
 from tiltyard.arena.language import UNDECIDED
+from tiltyard.rating.category import OTHER
 from tiltyard.rating.slices import Condition
 from tiltyard.web.languages import gettext
 from tiltyard.web.leaderboard_query import LeaderboardQuery
@@ -63,6 +64,20 @@ class Picker:
     """Whether each link turns something on and off, rather than being one of several."""
 
 
+def category_names() -> dict[str, str]:
+    """What the page calls each kind of question."""
+    return {
+        "code": gettext("code"),
+        "translation": gettext("translation"),
+        "mathematics": gettext("mathematics"),
+        "editing": gettext("editing"),
+        "writing": gettext("writing"),
+        "advice": gettext("advice"),
+        "explanation": gettext("explanation"),
+        OTHER: gettext("other"),
+    }
+
+
 def pickers_of(board: Board, query: LeaderboardQuery, default: LeaderboardQuery, page: str) -> list[Picker]:
     """Make the rows of choices for the votes there are: a language that nobody wrote is not offered."""
 
@@ -110,6 +125,18 @@ def pickers_of(board: Board, query: LeaderboardQuery, default: LeaderboardQuery,
             for tag, place in zip(named, order, strict=True)
         ]
         pickers.append(slices(gettext("Language"), "language", choices))
+    kinds, counts = np.unique(board.votes.traits["category"], return_counts=True)
+    if set(kinds.tolist()) - {OTHER} or on("category"):
+        named_kinds = category_names()
+        choices = [
+            (
+                f"{named_kinds.get(str(kinds[at]), str(kinds[at]))} ({counts[at]:,})",
+                f"category={kinds[at]}",
+                "",
+            )
+            for at in np.argsort(-counts, kind="stable").tolist()
+        ]
+        pickers.append(slices(gettext("Kind of question"), "category", choices))
     pickers += [
         slices(
             gettext("Turns"),

@@ -51,6 +51,8 @@ class BattleOpened(EventData):
     """Pseudonym of the voter's network for this day, `net_…`; no address can be told from it. Empty where none was taken."""
     language: str = ""
     """Language of the first message (`arena/language.py`), `und` where it is undecided; empty where nobody guessed."""
+    category: str = ""
+    """Kind of the first message (`rating/category.py`); empty where nobody guessed."""
     prompt_digest: str = ""
     """Keyed digest of the first message, shortened: tells that two battles began alike. Empty where none was taken."""
     pace: Pace = "as_written"
