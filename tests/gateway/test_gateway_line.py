@@ -10,7 +10,7 @@ import pytest
 
 from tiltyard.gateway import hop as hop_module
 from tiltyard.gateway.hop import Hop
-from tiltyard.gateway.line import HELD_BYTES, Lost, NotReached, Silent
+from tiltyard.gateway.line import HELD_BYTES, Lost, NotReached, Silent, request_head
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 WHOLE = b"HTTP/1.1 200 OK\r\nX-One: 1\r\ncontent-length: 2\r\n\r\nhi"
@@ -160,3 +160,9 @@ async def test_nobody_there_is_not_reached_and_a_line_break_in_a_header_is_not_s
             await hop.post(url, b"", {"a": "b\r\nc: d"})
     with pytest.raises(NotReached):
         await Hop().post(url, b"", {})
+
+
+def test_a_header_may_be_of_any_script() -> None:
+    """A tenant is called as its people call it; the worker gets the bytes of UTF-8."""
+    head = request_head("/v1", "worker", {"x-tiltyard-tenant": "研究"}, 0)
+    assert "x-tiltyard-tenant: 研究\r\n".encode() in head

@@ -243,4 +243,4 @@ def request_head(path: str, host: str, headers: Mapping[str, str], length: int) 
     lines += [f"{name}: {value}" for name, value in headers.items()]
     if any("\r" in line or "\n" in line for line in lines):
         raise ValueError("a header holds a line break")
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()  # a tenant may be called 研究
