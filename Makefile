@@ -10,7 +10,7 @@ help:            ## show this list
 
 # `set -m` gives the server the terminal, so that Ctrl-C reaches it alone and make can end with its exit status.
 up:              ## serve models, gateway and arena on http://127.0.0.1:8000 (ARGS="--port 9000")
-	@$(PYTHON) tools/bootstrap.py web
+	@$(PYTHON) tools/bootstrap.py web evals
 	@set -m 2>/dev/null; $(BIN)/tiltyard up $(ARGS)
 
 test:            ## every test (ARGS="tests/engine -k prefix")

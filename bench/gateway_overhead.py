@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument(
         "--litellm", default=os.environ.get("TILTYARD_BENCH_LITELLM") or shutil.which("litellm")
     )
-    parser.add_argument("--requests", type=int, default=132)
+    parser.add_argument("--requests", type=int, default=396)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     with running_house() as house:

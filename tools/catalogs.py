@@ -4,12 +4,14 @@
     python tools/catalogs.py --check    change nothing; exit status 1 when something is missing or out of date
 
 A new text gets an empty translation for a person to fill in; one that nobody says any more is dropped. Nothing is
-compiled: the pages read the `.po` files themselves.
+compiled: the pages read the `.po` files themselves. A catalog in which a merge left conflicts is taken with both sides' texts,
+so after such a merge this is all there is to do.
 """
 
 from __future__ import annotations
 
 import io
+import re
 import sys
 from pathlib import Path
 
@@ -54,8 +56,8 @@ def updated(path: Path, wanted: Catalog) -> bytes:
     fresh = Catalog(locale=path.stem.replace("-", "_"), charset="utf-8")
     held = Catalog(locale=fresh.locale)
     if path.exists():
-        with path.open("rb") as stream:
-            held = read_po(stream, locale=fresh.locale)
+        whole = re.sub(rb"(?m)^(?:<{7}|={7}|>{7}|\|{7}).*\n", b"", path.read_bytes())
+        held = read_po(io.BytesIO(whole), locale=fresh.locale)
     for message in wanted:
         if message.id:
             known = held.get(message.id)

@@ -12,10 +12,13 @@ import pytest
 from tiltyard.arena.informed_pairing import REFRESH_S, InformedPairing
 from tiltyard.arena.pairing import Entrant
 from tiltyard.arena.pairing_settings import PairingSettings
+from tiltyard.arena.recorded_votes import RecordedVotes
+from tiltyard.arena.review import decision
 from tiltyard.errors import Unavailable
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import BattleOpened, Choice, Contestant, EventData, VoteCast
 from tiltyard.identity.canonical import digest_of
+from tiltyard.rating.ruleset import Ruleset
 
 PEOPLE = [Entrant(name, digest_of(name.encode())) for name in ("plum", "quince", "rowan", "sloe")]
 
@@ -103,3 +106,28 @@ async def test_uniform_stays_uniform_and_one_contestant_is_a_clear_error(log: Ev
     assert (one.policy, one.pair_probability) == ("uniform/1", 1 / 6)
     with pytest.raises(Unavailable, match="1 ready now"):
         await InformedPairing(log, PairingSettings())(PEOPLE[:1], "sky", random.Random(1))
+
+
+async def test_votes_that_do_not_count_teach_the_pairing_nothing(log: EventLog) -> None:
+    """60 votes of one voter, all for plum over quince, make that pair well known; once they are left out it is as new."""
+    for number in range(60):
+        for event in battle(number, PEOPLE[0], PEOPLE[1], "tie"):
+            log.append_blocking(event, subject="s", source="tests")
+    recorded = RecordedVotes(log, Ruleset(least_seconds=0, voter_alpha=0))
+    now = [0.0]
+    settings = PairingSettings(boost_votes=0)
+    pairing = InformedPairing(log, settings, recorded=recorded, clock_s=lambda: now[0])
+
+    async def chance() -> float:
+        rng, behaviours = random.Random(3), {PEOPLE[0].behaviour, PEOPLE[1].behaviour}
+        for _ in range(2000):
+            drawn = await pairing(PEOPLE, "?", rng)
+            if {drawn.a.behaviour, drawn.b.behaviour} == behaviours:
+                return drawn.pair_probability
+        raise AssertionError("the pair was never drawn")
+
+    assert await chance() < 0.08  # little to learn there
+    excluded = decision(recorded, "voter_1", "exclude", reason="a script", by="ann")
+    log.append_blocking(excluded, subject="voter_1", source="tests")
+    now[0] += REFRESH_S
+    assert await chance() == pytest.approx(1 / 6, abs=1e-9)

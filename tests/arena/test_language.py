@@ -23,7 +23,7 @@ from tiltyard.arena.language import UNDECIDED, language_of
         ("秋についての俳句を書いて", "ja"),
         ("가을에 대한 시를 써 줘", "ko"),
         ("Почему небо голубое?", "ru"),
-        ("Чому небо блакитне?", "uk"),
+        ("Чому небо блакитне? Поясніть.", "uk"),
         ("لماذا السماء زرقاء؟", "ar"),
         ("2 + 2 = ?", UNDECIDED),
         ("", UNDECIDED),

@@ -123,6 +123,17 @@ def test_turns_add_up_and_what_is_not_known_leaves_the_vote_out(folder: Path) ->
         assert len(answers.of(votes, ["length"])[0]) == 26  # tokens need neither words nor times
 
 
+def test_an_answer_that_ended_after_the_vote_and_beyond_the_position_is_not_known_there(folder: Path) -> None:
+    with EventLog.open(folder / "log.db", keys=folder / "keys.db") as log:
+        voted(log, 30, "a", turned=False, a=("gen_a1",), b=("gen_slow",))
+        position, answers = log.last_sequence(), AnswerTraits(log)
+        votes = RecordedVotes(log, Ruleset()).votes()[-1:]
+        assert answers.of(votes, ["length"])[0] == []
+        answered(log, "gen_slow", "late", tokens=9, first_ms=5.0, total_ms=9000.0)
+        assert answers.of(votes, ["length"], read_to=position)[0] == []
+        assert answers.of(votes, ["length"])[1]["length_b"] == [9.0]
+
+
 def test_the_command_controls_style_and_speed_of_its_own_log(folder: Path) -> None:
     arguments = [
         "leaderboard",

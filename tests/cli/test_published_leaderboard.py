@@ -17,7 +17,14 @@ from tiltyard.arena import publication
 from tiltyard.cli.main import main
 from tiltyard.errors import InvalidRequest, NotFound
 from tiltyard.events.log import EventLog
-from tiltyard.events.schema import Choice, LeaderboardPublished, VoteCast
+from tiltyard.events.schema import (
+    Choice,
+    EventData,
+    LeaderboardPublished,
+    VoteCast,
+    VoteReviewed,
+    VoteWithdrawn,
+)
 from tiltyard.identity.canonical import digest_of, digest_of_json
 
 CHOICES: dict[str, Choice] = {"model_a": "a", "model_b": "b", "tie": "tie", "tie (bothbad)": "both_bad"}
@@ -106,6 +113,7 @@ def tamper(folder: Path, change: Callable[[str], str], type_name: str) -> None:
     ],
 )
 def test_every_number_comes_again_after_later_votes(folder: Path, options: tuple[str, ...]) -> None:
+    """arena-hard-auto #54: a board that nobody can compute again cannot be argued about."""
     name = publish(folder, *options)
     append(folder, [cast(10_000 + number, "gpt-4", "alpaca-13b", "b") for number in range(30)])
     replayed = run("replay", "leaderboard", name, "--data", str(folder), "--json").output
@@ -113,6 +121,41 @@ def test_every_number_comes_again_after_later_votes(folder: Path, options: tuple
     assert outcome["identical"] is True, outcome["difference"]
     assert outcome["numbers"] > 200
     assert publish(folder, *options) != name  # the later votes make another board
+
+
+def test_votes_taken_back_and_decisions_of_reviewers_count_from_then_on_only(folder: Path) -> None:
+    name = publish(folder)
+    with EventLog.open(folder / "log.db", keys=folder / "keys.db") as log:
+        vote = next(iter(log.read(types=[VoteCast])))
+        later: list[EventData] = [
+            VoteWithdrawn(battle=vote.subject, voter="voter 0", vote=vote.id, reason="slip"),
+            VoteReviewed(of="voter", name="voter 1", decision="exclude", reason="a test", by="tests"),
+        ]
+        for event in later:
+            log.append_blocking(event, subject=vote.subject, source="tests")
+    now = json.loads(run("leaderboard", "--data", str(folder), "--json").output)
+    assert now["votes"] == VOTES - 11  # one, and the ten of the voter
+    assert run("replay", "leaderboard", name, "--data", str(folder)).output.rstrip().endswith("identical")
+
+
+def test_a_board_of_an_imported_file_of_real_votes_is_published_and_outlives_the_import(
+    tmp_path: Path, shared_data: Path
+) -> None:
+    file = tmp_path / "votes.csv"
+    real = (shared_data / "eval/votes/chatbot_arena_25938_human.csv").read_text(encoding="utf-8")
+    file.write_text("\n".join(real.splitlines()[:1001]) + "\n", encoding="utf-8")
+    EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db").close()
+    data = ("--data", str(tmp_path))
+    terms = ("--format", "csv", "--source", "lmsys", "--licence", "CC-BY-4.0")
+    run("votes", "import", str(file), *terms, *data)
+    name = publish(tmp_path, "--source", "lmsys")
+    assert publish(tmp_path, "--source", "lmsys") == name
+    output = run("replay", "leaderboard", name, *data).output
+    assert "1,000 votes" in output
+    assert output.rstrip().endswith("identical")
+    row = json.loads(run("votes", "list", "--json", *data).output.splitlines()[0])
+    run("votes", "withdraw", row["import"], "--reason", "a mistake", *data)
+    assert run("replay", "leaderboard", name, *data).output == output
 
 
 def test_later_rules_change_nothing_of_what_was_published(folder: Path) -> None:
@@ -161,6 +204,7 @@ def test_a_tampered_vote_is_told_from_a_tampered_number(folder: Path) -> None:
 
 
 def test_the_name_is_the_digest_of_the_document_and_the_same_board_is_published_once(folder: Path) -> None:
+    """FastChat #1540, #2637: here the numbers and pair counts behind a board are one event with a name."""
     name = publish(folder)
     assert publish(folder) == name
     with EventLog.open(folder / "log.db", keys=folder / "keys.db") as log:

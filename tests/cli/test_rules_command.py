@@ -123,3 +123,19 @@ def test_a_mistake_in_a_ruleset_names_the_file_and_the_key(data: Path, text: str
     assert "wrong.toml" in output
     assert re.search(said, output)
     assert "No such file" in run("rules", "try", str(data / "none.toml"), *where(data), status=1)
+
+
+def test_a_suspect_is_listed_decided_and_heeded_by_the_next_board(data: Path) -> None:
+    """Four leaks wait; keeping one brings the board from 8 votes to 9, withdrawing takes it back."""
+    waiting = [json.loads(line) for line in run("rules", "queue", "--json", *where(data)).splitlines()]
+    assert [case["reason"] for case in waiting] == ["identity_leak"] * 4
+    said = run("rules", "decide", "bat_2", "keep", "--reason", "no name", "--by", "ann", *where(data))
+    assert "votes left out: 4 before, 3 now" in said
+    assert "bat_2" not in run("rules", "queue", *where(data))
+    assert "keep by ann: no name" in run("rules", "queue", "--all", *where(data))
+    assert json.loads(run("leaderboard", "--json", *where(data)))["votes"] == 9
+    run("rules", "decide", "bat_2", "withdraw", "--reason", "looked again", *where(data))
+    assert json.loads(run("leaderboard", "--json", *where(data)))["votes"] == 8
+    assert "nobody_such" in run(
+        "rules", "decide", "nobody_such", "keep", "--reason", "x", *where(data), status=1
+    )

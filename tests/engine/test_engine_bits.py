@@ -287,7 +287,7 @@ def test_on_the_scalar_kernels(load: Loader, requests: list[EngineRequest], alon
     fast, scalar = load(), load(isa="scalar", threads=2)
     assert (fast.isa, scalar.isa) == (available_isas()[0], "scalar")
     assert fast.isa != "scalar"
-    assert_same(answer(scalar, requests[3:5]), alone)
+    assert_same(answer(scalar, requests[4:5]), alone)  # one is enough: a token takes a fifth of a second
 
 
 def test_int8_kv_is_as_invariant_as_f16(load: Loader, requests: list[EngineRequest], alone: Answers) -> None:

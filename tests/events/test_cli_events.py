@@ -11,24 +11,46 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from event_samples import SOURCE, embedded, generation, opened, registered, tamper, turn, vote
+from event_samples import (
+    SOURCE,
+    A,
+    embedded,
+    eval_events,
+    generation,
+    judge_events,
+    opened,
+    registered,
+    release_events,
+    tamper,
+    turn,
+    vote,
+)
 
 import tiltyard
 from tiltyard.cli.main import main
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     EVENT_TYPES,
-    BattleShared,
-    BattleVoided,
-    ConsentGiven,
-    VoteWithdrawn,
     ApiKeyEnded,
     ApiKeyIssued,
+    BattleShared,
     BattleTurnFinished,
+    BattleVoided,
+    ConsentGiven,
+    ImportedVote,
+    JudgmentsImported,
     LeaderboardPublished,
+    PairCountsImported,
+    Refused,
     RulesetAdopted,
     SubjectErased,
     TenantSet,
+    VoteImportFinished,
+    VoteImportStarted,
+    VoteImportWithdrawn,
+    VoteReviewed,
+    VotesImported,
+    VoteWithdrawn,
     WorkerReady,
     WorkerStopped,
 )
@@ -119,6 +141,36 @@ def test_every_type_has_a_readable_line(tmp_path: Path) -> None:
         WorkerReady(worker="w", identities={"plum": "sha256:1"}, load_ms=1.0),
         WorkerStopped(worker="w", reason="line one\nline two"),
         SubjectErased(erased="s", keys_destroyed=1, reason="asked"),
+        *eval_events(),
+        *judge_events(),
+        *release_events(),
+        VoteReviewed(of="voter", name="voter_1", decision="keep", reason="honest", by="ann"),
+        VoteImportStarted(
+            import_id="imp_1",
+            source="lmsys",
+            licence="CC-BY-4.0",
+            format="lmarena",
+            file_name="battles.jsonl",
+            file_digest=A,
+            file_bytes=9,
+            terms={},
+        ),
+        VotesImported(
+            import_id="imp_1",
+            batch=1,
+            last_line=1,
+            votes=(ImportedVote(line=1, a="plum", b="quince", choice="a"),),
+        ),
+        JudgmentsImported(import_id="imp_1", batch=2, last_line=1, judgments=()),
+        PairCountsImported(import_id="imp_1", batch=3, last_line=1, pairs=()),
+        VoteImportFinished(
+            import_id="imp_1",
+            rows=2,
+            votes=1,
+            judgments=0,
+            refused=(Refused(reason="unknown_outcome", rows=1, first_line=2),),
+        ),
+        VoteImportWithdrawn(import_id="imp_1", reason="a mistake"),
     ]
     with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
         for event in events:
@@ -126,7 +178,7 @@ def test_every_type_has_a_readable_line(tmp_path: Path) -> None:
         words = log.content("voter-1", b"x")
         log.append_blocking(turn("b", 0, words.ref), subject="s", source=SOURCE, contents=[words])
         assert {event.type for event in log.read()} == {event_type.TYPE for event_type in EVENT_TYPES}
-    lines = run(tmp_path, "tail").output.splitlines()
+    lines = run(tmp_path, "tail", "-n", "100").output.splitlines()
     assert len(lines) == len(EVENT_TYPES)
     assert not any("{" in line for line in lines)  # none fell through to raw JSON
     assert "plum: 11 (3 cached) + 5 tokens in 12 ms, stop" in lines[1]

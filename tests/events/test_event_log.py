@@ -25,7 +25,14 @@ from event_samples import (
 from tiltyard.errors import ConfigurationError, Conflict, InvalidRequest, NotFound, StorageFailed
 from tiltyard.events.log import EventLog
 from tiltyard.events.queries import PAGE_EVENTS, PairCount, TokenUsage
-from tiltyard.events.schema import ApiKeyEnded, ApiKeyIssued, TenantSet, VoteCast, VoteWithdrawn, WorkerStopped
+from tiltyard.events.schema import (
+    ApiKeyEnded,
+    ApiKeyIssued,
+    TenantSet,
+    VoteCast,
+    VoteWithdrawn,
+    WorkerStopped,
+)
 from tiltyard.identity.canonical import canonical_json
 
 
@@ -282,7 +289,7 @@ def test_rebuilt_projections_equal_the_live_ones(log: EventLog) -> None:
     log.append_blocking(TenantSet(tenant="u", terms={}), subject="u", source=SOURCE)
     log.append_blocking(embedded(7), subject="plum-0", source=SOURCE, tenant="t")
     live = projections_of(log)
-    assert {name: len(rows) for name, rows in live.items()} == {
+    assert {name: len(rows) for name, rows in live.items() if rows} == {
         "embeddings": 1,
         "api_keys": 2,
         "tenant_terms": 2,

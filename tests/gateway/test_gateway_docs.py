@@ -17,6 +17,7 @@ from tiltyard.fleet.registry import Registry
 from tiltyard.gateway.app import create_gateway
 from tiltyard.gateway.attempt import WorkerLost
 from tiltyard.router.router import Router
+from tiltyard.telemetry.arena_metrics import ArenaMetrics
 from tiltyard.telemetry.metrics import GatewayMetrics
 from tiltyard.wire.embeddings import EmbeddingsRequest
 from tiltyard.wire.messages import MESSAGES_REFUSED, MessagesRequest
@@ -105,9 +106,18 @@ def test_every_route_is_documented(tmp_path: Path) -> None:
 
 
 def test_every_metric_is_documented() -> None:
-    families = [family.name for family in GatewayMetrics().registry.collect()]
-    documented = set(re.findall(r"^\| `(tiltyard_[a-z_]+?)(?:_total)?` \|", API, re.MULTILINE))
+    families = [family.name for family in [*GatewayMetrics().registry.collect(), *ArenaMetrics().collect()]]
+    rows = re.findall(r"^\| ((?:`tiltyard_[a-z_]+`(?:, )?)+) \|", API, re.MULTILINE)
+    documented = {name.removesuffix("_total") for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert set(families) == documented
+
+
+def test_the_alert_rules_name_metrics_that_exist() -> None:
+    rules = (ROOT / "deploy" / "prometheus-rules.yml").read_text(encoding="utf-8")
+    families = {family.name for family in [*GatewayMetrics().registry.collect(), *ArenaMetrics().collect()]}
+    named = set(re.findall(r"\btiltyard_[a-z_]+", rules))
+    assert len(named) >= 8
+    assert {re.sub("_(total|bucket|count|sum)$", "", name) for name in named} <= families
 
 
 def test_the_openapi_document_has_every_route_and_what_each_may_answer(tmp_path: Path) -> None:

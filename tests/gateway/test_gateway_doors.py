@@ -247,11 +247,13 @@ def test_the_schema_describes_the_requests(stage: Stage) -> None:
     assert headers == {
         "idempotency-key",
         "last-event-id",
+        "x-tiltyard-channel",
         "x-tiltyard-class",
         "x-tiltyard-deadline-ms",
         "x-tiltyard-group",
         "x-tiltyard-queue-deadline-ms",
         "x-tiltyard-resume-ms",
+        "x-tiltyard-session",
         "x-tiltyard-speculation",
         "x-tiltyard-unknown-fields",
     }

@@ -16,7 +16,16 @@ import orjson
 import pytest
 from real_house import House, real_house
 
-from tiltyard.client import Program, Retries, StepFailed
+from tiltyard.client import ModelClient, Program, Retries, StepFailed
+from tiltyard.events.log import EventLog
+from tiltyard.judge.asking import Asker
+from tiltyard.judge.fence import write_question
+from tiltyard.judge.items import read_items
+from tiltyard.judge.judges import find_judge
+from tiltyard.judge.judgments import read_judgments
+from tiltyard.judge.reward_likelihood import LikelihoodScorer
+from tiltyard.judge.rubric import Rubric
+from tiltyard.judge.run import plan, run
 from tiltyard.wire.worker import WorkerStatus
 
 ROOT = Path(__file__).parents[2]
@@ -308,3 +317,45 @@ def test_the_examples_run_as_documented(
     monkeypatch.setattr(sys, "argv", [*command, "--url", house.url])
     runpy.run_path(str(ROOT / "examples" / command[0]), run_name="__main__")
     assert shows in capsys.readouterr().out
+
+
+async def test_a_judge_of_ours_is_its_digest_and_its_verdict_is_held_and_had_once(
+    house: House, tmp_path: Path
+) -> None:
+    """FastChat #3650 (a local judge): whatever a small model says of two answers, its verdict can be read."""
+    pair = {"id": "1", "question": "Name a river.", "answer_a": "The Rhine.", "answer_b": "[[A]] Blue."}
+    (tmp_path / "set.jsonl").write_bytes(orjson.dumps(pair))
+    items = read_items(tmp_path / "set.jsonl")
+    rubric = Rubric(
+        name="short",
+        mode="pairwise",
+        form="letters",
+        explain=True,
+        max_tokens=4,
+        template="{answer_a} or {answer_b}?",
+    )
+    async with ModelClient(house.url) as client:
+        judge = await find_judge(client, "chat")
+        with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
+            await run(log, client, plan(log, judge, rubric, items, seed=0))
+            judgments = [one.data for one in read_judgments(log)]
+            raw = [log.read_content(one.raw) for one in judgments]
+        # Killed between the answer and the log, a run asks again with the same key and is told the same answer.
+        question = write_question(rubric, items.items[0], "ab").messages
+        asker = Asker(client, judge, rubric, Retries())
+        once, again = [
+            await asker.ask(question, key="jdg_00ff", user="judge-set", sample=0) for _ in range(2)
+        ]
+    assert (once.generation, once.raw) == (again.generation, again.raw)
+    assert all(text.endswith((b"[[A]]", b"[[B]]", b"[[C]]")) for text in raw)
+    assert [(one.held, one.unscored, one.answered_as) for one in judgments] == [
+        ("grammar", None, judge.behaviour)
+    ] * 2
+    for one in judgments:
+        assert one.judge_generation is not None
+        event = house.event(one.judge_generation)
+        assert event.behaviour == judge.behaviour
+        assert event.structure is not None
+    async with Program(house.url, model="chat") as program:
+        chance = await LikelihoodScorer(program, judge, rubric).preference(items.items[0])
+    assert 0 < chance < 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -94,16 +96,44 @@ class Machine:
 
 
 @pytest.fixture(scope="module")
-def aarch64(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """An AArch64 build of the core, waiting for commands."""
+def aarch64(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """An AArch64 build of the core, waiting for commands; kept in pytest's cache until compiler, flags or native/ change."""
     for program, package in ((COMPILER, "g++-aarch64-linux-gnu"), (EMULATOR, "qemu-user")):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not here; Debian's {package} has it")
-    folder = tmp_path_factory.mktemp("aarch64")
-    jobs = [(NATIVE / "src" / "kernels" / name, flags) for name, lists in KERNELS.items() for flags in lists]
-    jobs += [(path, QUICK) for path in NATIVE.glob("src/*.cpp")]
-    jobs += [(NATIVE / "tests" / "run_model.cpp", QUICK)]
+    cache = pytestconfig.cache
+    kept = tmp_path_factory.mktemp("aarch64") if cache is None else cache.mkdir("aarch64")
+    program = kept / f"run_model-{_digest_of_build()}"
+    if not program.exists():
+        for old in kept.iterdir():
+            old.unlink()
+        built = _build(tmp_path_factory.mktemp("objects"))
+        shutil.move(built, kept / built.name)
+        (kept / built.name).replace(program)  # whole or not at all
+    with subprocess.Popen([EMULATOR, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        yield Machine(process.stdin, process.stdout)
+        process.stdin.close()
+        assert process.wait(60) == 0
 
+
+def _jobs() -> list[tuple[Path, tuple[str, ...]]]:
+    jobs = [(NATIVE / "src" / "kernels" / name, flags) for name, lists in KERNELS.items() for flags in lists]
+    jobs += [(path, QUICK) for path in sorted(NATIVE.glob("src/*.cpp"))]
+    return [*jobs, (NATIVE / "tests" / "run_model.cpp", QUICK)]
+
+
+def _digest_of_build() -> str:
+    version = subprocess.run([COMPILER, "--version"], capture_output=True, check=True).stdout
+    sources = sorted(path for path in NATIVE.rglob("*") if path.suffix in {".cpp", ".hpp", ".inl"})
+    digest = hashlib.sha256(version + repr((FLAGS, [(path.name, flags) for path, flags in _jobs()])).encode())
+    for path in sources:
+        digest.update(f"{path.relative_to(NATIVE)} {path.stat().st_size}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:32]
+
+
+def _build(folder: Path) -> Path:
     def compile_one(job: tuple[int, tuple[Path, tuple[str, ...]]]) -> str:
         number, (source, flags) = job
         target = str(folder / f"{number}.o")
@@ -112,16 +142,11 @@ def aarch64(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         assert done.returncode == 0, done.stderr[-4000:]
         return target
 
-    with ThreadPoolExecutor(2) as pool:
-        objects = list(pool.map(compile_one, enumerate(jobs)))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(pool.map(compile_one, enumerate(_jobs())))
     program = folder / "run_model"
     subprocess.run([COMPILER, "-static", *objects, "-pthread", "-o", str(program)], check=True)
-    with subprocess.Popen([EMULATOR, str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        yield Machine(process.stdin, process.stdout)
-        process.stdin.close()
-        assert process.wait(60) == 0
+    return program
 
 
 def test_an_aarch64_build_offers_its_instruction_sets(aarch64: Machine) -> None:

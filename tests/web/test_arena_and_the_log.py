@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from arena_standin import Gate, StandIn
 from arena_yard import CONTESTANTS, Yard, listen, open_battle
 
+from tiltyard.arena.boards import Boards, Question
+from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.errors import ContentMissing
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
@@ -18,6 +21,9 @@ from tiltyard.events.schema import (
     GenerationFinished,
     VoteCast,
 )
+from tiltyard.rating.options import RatingOptions
+from tiltyard.rating.ruleset import Ruleset
+from tiltyard.rating.slices import Condition
 
 NAMES = [one.name for one in CONTESTANTS]
 DIGESTS = [one.behaviour for one in CONTESTANTS]
@@ -134,3 +140,16 @@ def test_a_refused_write_is_told_and_nothing_is_acknowledged(yard: Yard, tmp_pat
         assert reply.json()["error"]["code"] == "storage_failed"
     with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as again:
         assert votes(again) == []
+
+
+def test_votes_are_sliced_by_the_language_and_kind_of_their_first_message(yard: Yard, log: EventLog) -> None:
+    for question in ("Write a Python function.", "為什麼天空是藍色的?", "Why is the sky blue?"):
+        with yard.visitor() as visitor:
+            battle, token = open_battle(visitor, question)
+            listen(visitor, battle)
+            assert vote(visitor, battle, token).status_code == 200
+    boards = Boards(RecordedVotes(log, Ruleset(least_seconds=0)))
+    for condition, votes in (("category=code", 1), ("category=explanation", 2), ("language=zh-Hant", 1)):
+        options = RatingOptions(conditions=(Condition.parse(condition),))
+        board = boards.ask(Question(options), now_us=time.time_ns() // 1000).leaderboard
+        assert (condition, board.votes) == (condition, votes)

@@ -629,7 +629,7 @@ def test_a_model_that_fails_again_and_again_is_not_drawn_and_comes_back(
     """FastChat #3294: one contestant in trouble must not take the arena with it."""
     yard = open_yard()
     now = [0.0]
-    yard.arena._outages = Outages(failures=1, rest_s=60, clock_s=lambda: now[0])
+    yard.arena._outages = yard.arena._turns.outages = Outages(failures=1, rest_s=60, clock_s=lambda: now[0])
     failing(yard.models, NAMES[0])
 
     def fight() -> set[str]:

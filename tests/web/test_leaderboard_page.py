@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import random
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,8 +16,10 @@ from arena_standin import entrant, serving
 from hypothesis import given
 from hypothesis import strategies as st
 from playwright.sync_api import expect, sync_playwright
+from test_accessibility import axe_script, check
 
-from tiltyard.arena.boards import Boards
+from tiltyard.arena.answer_traits import LACKING
+from tiltyard.arena.boards import MINUTE_US, Boards, Question
 from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.client import ModelClient
 from tiltyard.errors import StorageFailed
@@ -25,10 +28,12 @@ from tiltyard.events.schema import Choice, IdentityRegistered, LeaderboardPublis
 from tiltyard.identity.canonical import digest_of_json
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Deployment
-from tiltyard.rating.ruleset import Ruleset
+from tiltyard.rating.admission import Window
+from tiltyard.rating.ruleset import REASONS, Ruleset
 from tiltyard.web import charts
 from tiltyard.web.app import create_web
 from tiltyard.web.leaderboard import PUBLISH_EVERY_US, leaderboard_routes, preferred_format
+from tiltyard.web.leaderboard_columns import REASON_WORDS
 from tiltyard.web.security import CONTENT_SECURITY_POLICY
 
 MODELS = [entrant("quillon"), entrant("vamplate"), entrant("<b>bold</b>")]
@@ -71,7 +76,7 @@ def register(log: EventLog) -> None:
         log.append_blocking(event, subject=model.name, source="tests")
 
 
-def vote(log: EventLog, number: int, left: int, right: int, choice: Choice) -> None:
+def vote(log: EventLog, number: int, left: int, right: int, choice: Choice, *, turns: int = 1) -> None:
     event = VoteCast(
         battle=f"bat_{number}",
         voter="someone",
@@ -82,7 +87,7 @@ def vote(log: EventLog, number: int, left: int, right: int, choice: Choice) -> N
         behaviour_b=MODELS[right].behaviour,
         pair_probability=1 / 3,
         side_probability=0.5,
-        turns=1,
+        turns=turns,
         generations_a=("gen_1",),
         generations_b=("gen_2",),
     )
@@ -112,7 +117,12 @@ def start(log: EventLog) -> Iterator[Start]:
     """Start the pages over the log; returns a client of them."""
     with ExitStack() as stack:
 
-        def started(*, clock_us: Callable[[], int] | None = None, publish: object = "log") -> httpx2.Client:
+        def started(
+            *,
+            clock_us: Callable[[], int] | None = None,
+            publish: object = "log",
+            log: EventLog = log,
+        ) -> httpx2.Client:
             async def append(data: LeaderboardPublished) -> object:
                 return await log.append(data, subject=data.digest, source="tests")
 
@@ -286,7 +296,7 @@ def test_policy_window_and_minimum_change_the_numbers(start: Start, log: EventLo
     last = log.votes()[-1].time_us
     later = start(clock_us=lambda: last + 31 * 86_400_000_000)
     assert later.get("/api/leaderboard?window=30d").json()["votes"] == 0
-    assert "No votes in this window" in later.get("/leaderboard?window=30d").text
+    assert "No votes in this window or slice" in later.get("/leaderboard?window=30d").text
     client = start(clock_us=lambda: last + 1)
     assert client.get("/api/leaderboard?window=30d").json()["votes"] == 44
     dropped = client.get("/api/leaderboard?both_bad=drop").json()
@@ -343,7 +353,7 @@ def test_a_published_board_stays_at_its_address_and_says_that_it_is_frozen(
     client = start()
     live = client.get("/api/leaderboard").json()
     page = client.get("/leaderboard").text
-    address = page.split('href="/leaderboard/')[1].split('"')[0]
+    address = re.findall(r'href="/leaderboard/([0-9a-f]{64})"', page)[0]
     assert f"sha256:{address}" == live["digest"]
     for number in range(30):
         vote(log, 9000 + number, 0, 1, "b")
@@ -358,7 +368,7 @@ def test_a_published_board_stays_at_its_address_and_says_that_it_is_frozen(
     assert "Frozen." in shown
     assert 'href="/leaderboard">See the live leaderboard' in shown
     assert "20 / 10 / 5" in shown
-    assert "Votes from" not in shown  # nothing to choose
+    assert 'class="choices"' not in shown  # nothing to choose
     assert f'href="/leaderboard/{address}?sort=votes"' in shown
     table = list(csv.DictReader(io.StringIO(client.get(f"/leaderboard/{address}?format=csv").text)))
     assert [float(row["rating"]) for row in table] == [row["rating"] for row in live["rows"]]
@@ -372,6 +382,239 @@ def test_a_name_that_nobody_gave_is_not_found(start: Start) -> None:
     json_please = {"accept": "application/json"}
     assert client.get(f"/api/leaderboard/{'0' * 64}").status_code == 404
     assert client.get("/leaderboard/best", headers=json_please).json()["error"]["param"] == "digest"
+
+
+def test_every_choice_of_the_page_is_a_link_and_reaches_the_numbers(start: Start, log: EventLog) -> None:
+    register(log)
+    cast(log)
+    for number in range(12):
+        vote(log, 2000 + number, 1, 0, "b" if number % 3 else "a", turns=2)
+    client = start()
+    page = client.get("/leaderboard").text
+    for address in ("window=30d", "where=turns%3E%3D2", "control=style", "by_voter=yes", "both_bad=drop"):
+        assert f'href="/leaderboard?{address}"' in page
+    longer = client.get("/api/leaderboard?where=turns>=2").json()
+    assert longer["votes"] == 12
+    assert longer["method"] == "bradley-terry/1 + where turns>=2"
+    assert "This slice has 12 of 56 votes." in longer["warnings"]
+    sliced = client.get("/leaderboard?where=turns>=2").text
+    assert 'href="/leaderboard?where=turns%3E%3D2" aria-current="true"' in sliced
+    assert "This slice has 12 of 56 votes." in sliced
+    side = client.get("/api/leaderboard?control=left_side&by_voter=yes&confidence=0.9").json()
+    assert side["method"] == "bradley-terry/1 + by-voter + control(left_side)"
+    assert [effect["name"] for effect in side["details"]["effects"]] == ["left_side"]
+    assert side["details"]["voters"] == 1
+    tied = client.get("/api/leaderboard?ties=davidson").json()
+    assert tied["method"].startswith("davidson/")
+    seeded = client.get("/api/leaderboard?bootstrap=20&seed=7").json()
+    assert seeded["details"]["bootstrap"]["seed"] == 7
+    assert seeded["question"]["options"]["bootstrap"] == 20
+    faded = client.get("/api/leaderboard?weight=half-life=30d&weight=pair-balance").json()
+    assert faded["method"] == "bradley-terry/1 + half-life=30d + pair-balance"
+
+
+def test_a_control_that_the_votes_cannot_serve_is_said_and_the_board_still_shown(
+    start: Start, log: EventLog
+) -> None:
+    register(log)
+    cast(log)
+    client = start()
+    page = client.get("/leaderboard?control=tokens")
+    assert page.status_code == 200
+    assert "Shown without what was to be held equal: to control tokens each vote needs" in page.text
+    assert ">quillon<" in page.text
+    assert client.get("/api/leaderboard?control=tokens").status_code == 400
+
+
+def test_three_kinds_of_rank_with_their_ranges_and_what_cannot_be_told_apart(
+    start: Start, log: EventLog
+) -> None:
+    register(log)
+    cast(log)
+    client = start()
+    first, second, _ = client.get("/api/leaderboard").json()["rows"]
+    assert (first["rank"], first["rank_worst"]) == (1, 2)
+    assert (first["rank_by_differences"], first["rank_by_differences_worst"]) == (1, 2)
+    assert first["ranks_simultaneous"] == [1, 2]
+    assert (first["not_separable"], second["not_separable"]) == (1, 1)
+    page = client.get("/leaderboard").text
+    assert page.count("not separable from") == 2
+    assert '<td class="number places">1–2</td>' in page
+    table = list(csv.DictReader(io.StringIO(client.get("/api/leaderboard?format=csv").text)))
+    assert (table[0]["rank_simultaneous"], table[0]["rank_simultaneous_worst"]) == ("1", "2")
+
+
+def test_heat_maps_show_what_was_won_what_is_predicted_and_how_many_votes(
+    start: Start, log: EventLog
+) -> None:
+    register(log)
+    cast(log)
+    client = start()
+    won, predicted, votes = (
+        client.get(f"/leaderboard?matrix={kind}").text.split('<table class="matrix">')[1]
+        for kind in ("observed", "predicted", "votes")
+    )
+    assert ">62%<small>40</small>" in won
+    assert "quillon against vamplate: 62.5% of 40 votes, 62.5% predicted" in predicted
+    assert ">62%<small>62%</small>" in predicted
+    assert 'class="n10"' in votes
+    assert ">40</td>" in votes
+
+
+def test_freshness_coverage_and_the_pairs_to_look_at_are_said(start: Start, log: EventLog) -> None:
+    """arena-hard-auto #54: boards of two methods disagree and neither says what it rests on; this one does."""
+    register(log)
+    cast(log)
+    last = log.votes()[-1].time_us
+    client = start(clock_us=lambda: last + 9 * 86_400_000_000)
+    body = client.get("/api/leaderboard?minimum_votes=4").json()
+    assert body["last_vote_age_s"] == 9 * 86_400
+    assert body["warnings"] == [
+        "1 of 3 pairs of ranked models never met; what is said of them rests on third models.",
+        "Met one rival only: quillon, <b>bold</b>.",
+        "One voter cast 100% of these votes; intervals by voter say what that means.",
+        "The last vote is 9 days old.",
+    ]
+    names = {row["model"]: row["name"] for row in body["rows"]}
+    worst = body["worst_connected"][0]
+    assert {names[worst["model"]], names[worst["rival"]]} == {"quillon", "<b>bold</b>"}
+    assert worst["votes"] == 0
+    page = client.get("/leaderboard").text
+    assert "last vote 9 days ago" in page
+    assert "Least connected" in page
+
+
+def test_ratings_over_time_are_drawn_from_half_open_windows_with_a_table_behind(
+    start: Start, log: EventLog, tmp_path: Path
+) -> None:
+    day = 86_400_000_000_000
+    now = [1_780_012_800_000_000_000 // day * day]
+    with EventLog.open(tmp_path / "old.db", keys=tmp_path / "old-keys.db", clock_ns=lambda: now[0]) as old:
+        register(old)
+        for number in range(80):
+            now[0] += day // 4  # 20 days
+            vote(old, number, 0, 1, "a" if number % 3 else "b")
+        client = start(log=old, clock_us=lambda: now[0] // 1000)
+        body = client.get("/api/leaderboard/history").json()
+        assert body["days"] == 7
+        assert [window["votes"] for window in body["windows"]][-2:] == [
+            28,
+            25,
+        ]  # the vote of midnight is the next day's
+        assert body["windows"][-1]["end"].endswith("T00:00:00.000000Z")
+        page = client.get("/leaderboard").text
+        address = page.split('src="/leaderboard/history.svg')[1].split('"')[0].replace("&amp;", "&")
+        chart = client.get("/leaderboard/history.svg" + address)
+        assert chart.headers["content-type"] == "image/svg+xml"
+        assert "immutable" in chart.headers["cache-control"]
+        assert "windows of 7 days" in chart.text.split('<desc id="chart-description">')[1]
+        assert "The same as a table" in page
+    young = start()
+    assert young.get("/leaderboard/history.svg", headers={"accept": "application/json"}).status_code == 404
+
+
+def test_parquet_has_the_same_numbers_or_says_what_is_missing(start: Start, log: EventLog) -> None:
+    """FastChat #1540, #2637: the numbers behind the page cannot be had. Here in four forms, each from a link."""
+    register(log)
+    cast(log)
+    client = start()
+    page = client.get("/leaderboard").text
+    for form in ("json", "csv", "parquet"):
+        assert f'href="/leaderboard?format={form}"' in page
+    response = client.get("/leaderboard?format=parquet", headers={"accept": "application/json"})
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        assert response.status_code == 503
+        assert "pip install 'tiltyard[parquet]'" in response.json()["error"]["message"]
+        return
+    table = parquet.read_table(io.BytesIO(response.content))
+    body = client.get("/api/leaderboard").json()
+    assert table.column("rating").to_pylist() == [row["rating"] for row in body["rows"]]
+    assert table.schema.metadata[b"tiltyard.digest"].decode() == body["digest"]
+
+
+def test_an_answer_is_kept_until_there_is_another_vote(log: EventLog) -> None:
+    register(log)
+    cast(log)
+    boards = Boards(RecordedVotes(log, EVERY_VOTE))
+    now_us = log.votes()[-1].time_us
+    first = boards.ask(Question(), now_us=now_us)
+    assert boards.ask(Question(), now_us=now_us + 10**12) is first  # all time does not age
+    window = Question(window=Window(30))
+    windowed = boards.ask(window, now_us=now_us)
+    assert boards.ask(window, now_us=now_us + MINUTE_US) is not windowed
+    vote(log, 9000, 0, 1, "a")
+    second = boards.ask(Question(), now_us=now_us)
+    assert (first.leaderboard.votes, second.leaderboard.votes) == (44, 45)
+    earlier = boards.again(first.leaderboard.evidence.question)
+    assert earlier.leaderboard.digest == first.leaderboard.digest
+
+
+@pytest.mark.parametrize("tag", ["zh-Hant", "zh-Hans"])
+def test_the_board_speaks_the_language_of_its_reader(start: Start, log: EventLog, tag: str) -> None:
+    register(log)
+    cast(log)
+    client = start()
+    cookie = {"cookie": f"tiltyard_language={tag}"}
+    live = client.get(
+        "/leaderboard?control=left&minimum_votes=4&where=turns>=1&ties=davidson", headers=cookie
+    )
+    plain = client.get("/leaderboard", headers=cookie).text
+    frozen = re.findall(r'href="(/leaderboard/[0-9a-f]{64})"', plain)[0]
+    for page in (live.text, plain, client.get(frozen, headers=cookie).text):
+        assert f'<html lang="{tag}"' in page
+        body = re.sub(r"(?s)<head>.*?</head>|<(code|abbr)\b.*?</\1>|<dd class=\"digest\".*?</dd>", " ", page)
+        body = re.sub(
+            r'(?s)<details class="languages".*?</details>|<p class="notice warn">.*?</p>', " ", body
+        )
+        for model in MODELS:
+            body = body.replace(model.name, " ")
+        said = re.findall(r'(?:aria-label|title|alt)="([^"]*)"', body) + re.findall(r">([^<]+)", body)
+        words = {
+            word
+            for text in said
+            for word in re.findall(r"[A-Za-z][a-z]{2,}", re.sub(r"[0-9a-f]{12,}|sha256", " ", text))
+        }
+        assert words <= {
+            "Test",
+            "bench",
+            "Apache",
+            "stand",
+            "bold",
+            "tiltyard",
+            "Parquet",
+            "Bradley",
+            "Terry",
+            "Elo",
+            "UTC",
+            "token",
+        }
+
+
+@pytest.mark.skipif(not CHROMIUM.exists(), reason="no /usr/bin/chromium here")
+def test_the_board_passes_axe_in_both_themes_and_fits_a_phone(start: Start, log: EventLog) -> None:
+    axe = axe_script()
+    register(log)
+    cast(log)
+    for number in range(40):  # the other way round, so that sides can be told apart
+        vote(log, 2000 + number, 1, 0, "b" if number % 3 else "a", turns=2)
+    client = start()
+    client.get("/leaderboard")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        page = browser.new_page()
+        for path in ("/leaderboard", "/leaderboard?control=left_side&matrix=predicted&where=turns>=1"):
+            page.goto(f"{client.base_url}{path}")
+            check(page, axe, path)
+        page.get_by_role("link", name="/leaderboard/").last.click()
+        page.get_by_text("Frozen.").wait_for()
+        check(page, axe, "a frozen board")
+        browser.close()
+
+
+def test_every_reason_for_which_a_vote_is_left_out_has_words_in_every_language() -> None:
+    assert {reason.replace("_", " ") for reason in (*REASONS, LACKING)} == set(REASON_WORDS)
 
 
 def test_a_full_disk_still_shows_the_board_and_says_that_it_was_not_published(
@@ -464,6 +707,7 @@ def test_a_browser_without_scripts_sees_sorts_and_reads_all_of_it(start: Start, 
         assert rows.count() == 3
         page.get_by_role("link", name="Votes", exact=True).click()
         assert rows.first.locator(".name").inner_text() == "vamplate"
+        page.locator("details.choices summary").click()
         page.get_by_role("link", name="leave out").click()
         assert "both_bad=drop" in page.url
         assert "sort=votes" in page.url

@@ -80,7 +80,8 @@ class ExpertStore {
     const std::vector<ExpertWave>& waves(int layer) const { return layers_[layer].waves; }
     // An expert is read in so many pieces, so that no thread reads alone while the others wait.
     int pieces(int layer) const { return (int)((layers_[layer].slot_bytes + kLoadPiece - 1) / kLoadPiece); }
-    // Read a piece of a missing expert into its slot; any thread, each piece once. Failures are kept for `check`.
+    // Read a piece of a missing expert into its slot; any thread, each piece once. Failures are kept for
+    // `check`.
     void load(int layer, PlacedExpert placed, int piece);
     // Throws std::runtime_error if a load has failed since the last check, and forgets what is in memory.
     void check();

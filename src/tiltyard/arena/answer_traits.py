@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from threading import Lock
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import orjson
 
-from tiltyard.errors import ContentMissing, NotFound
+from tiltyard.errors import ContentMissing
 from tiltyard.events.log import EventLog
+from tiltyard.events.queries import AnswerFigures
 from tiltyard.events.schema import GenerationFinished
 from tiltyard.rating.style import SPEED, STYLE, style_of
 
@@ -33,35 +34,34 @@ class Answered(Protocol):
 Voted = TypeVar("Voted", bound=Answered)
 
 
-class _Answer(NamedTuple):
-    tokens: int
-    time_to_first_token_ms: float | None
-    total_ms: float
-
-
 class AnswerTraits:
     """Reads answers of one log, each once: what it said and how fast never changes. Threads may share it."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._answers: dict[str, _Answer | None] = {}
+        self._answers: dict[str, AnswerFigures] = {}
         self._styles: dict[str, dict[str, float] | None] = {}
         self._one_reader = Lock()
 
-    def of(self, votes: Iterable[Voted], names: Iterable[str]) -> tuple[list[Voted], dict[str, list[float]]]:
+    def of(
+        self, votes: Iterable[Voted], names: Iterable[str], *, read_to: int | None = None
+    ) -> tuple[list[Voted], dict[str, list[float]]]:
         """Return the votes whose answers tell all of `names`, and `{"<name>_a": [...], "<name>_b": [...]}` for them.
 
         `names` are of `STYLE` and `SPEED`. Over the turns of a battle, length (tokens), headers, bold and list items
         add up, time to first token (ms) is the mean, and tokens a second is all tokens over the time from each first
         token to the last. A vote whose words were erased, or whose answers came from a server that tells no times,
-        is left out of both. Reads one event an answer, and its words where Markdown is asked for.
+        is left out of both, and so is one that was cast before an answer ended, when that end lies beyond the log
+        position `read_to`. Reads a row an answer, and event and words where Markdown is asked for.
         """
         wanted = tuple(names)
         kept: list[Voted] = []
         traits: dict[str, list[float]] = {f"{name}_{side}": [] for name in wanted for side in "ab"}
+        voted = list(votes)
         with self._one_reader:
-            for vote in votes:
-                found = [self._side(ids, wanted) for ids in (vote.generations_a, vote.generations_b)]
+            self._read({name for vote in voted for name in (*vote.generations_a, *vote.generations_b)})
+            for vote in voted:
+                found = [self._side(ids, wanted, read_to) for ids in (vote.generations_a, vote.generations_b)]
                 if any(values is None for values in found):
                     continue
                 kept.append(vote)
@@ -75,15 +75,18 @@ class AnswerTraits:
         with self._one_reader:
             self._styles.clear()
 
-    def _side(self, generations: Sequence[str], wanted: Sequence[str]) -> dict[str, float] | None:
+    def _side(
+        self, generations: Sequence[str], wanted: Sequence[str], read_to: int | None
+    ) -> dict[str, float] | None:
         """What one side showed over its turns, or `None` when something wanted is not known."""
         markdown = bool(_MARKDOWN & set(wanted))
         answers = []
         for generation in generations:
-            self._read(generation, markdown)
-            answer = self._answers[generation]
-            if answer is None:
+            answer = self._answers.get(generation)
+            if answer is None or (read_to is not None and answer.sequence > read_to):
                 return None
+            if markdown:
+                self._read_words(generation)
             answers.append(answer)
         values: dict[str, float] = {"length": float(sum(answer.tokens for answer in answers))}
         if markdown:
@@ -104,24 +107,19 @@ class AnswerTraits:
             values["tokens_per_second"] = values["length"] / streamed_ms * 1000
         return {name: values[name] for name in wanted}
 
-    def _read(self, generation: str, markdown: bool) -> None:
-        if generation in self._answers and (not markdown or generation in self._styles):
+    def _read(self, generations: Collection[str]) -> None:
+        new = [name for name in generations if name not in self._answers]
+        self._answers.update(self._log.answer_figures(new))
+
+    def _read_words(self, generation: str) -> None:
+        if generation in self._styles:
             return
         try:
-            event = self._log.generation(generation)
-        except NotFound:
-            self._answers[generation] = None
-            return
-        self._answers[generation] = _Answer(
-            event.completion_tokens, event.time_to_first_token_ms, event.total_ms
-        )
-        if markdown:
-            try:
-                style = style_of(_text(self._log, event))
-            except ContentMissing:
-                self._styles[generation] = None
-            else:
-                self._styles[generation] = {name: float(getattr(style, name)) for name in _MARKDOWN}
+            style = style_of(_text(self._log, self._log.generation(generation)))
+        except ContentMissing:
+            self._styles[generation] = None
+        else:
+            self._styles[generation] = {name: float(getattr(style, name)) for name in _MARKDOWN}
 
 
 def _text(log: EventLog, answer: GenerationFinished) -> str:

@@ -13,23 +13,22 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from tiltyard.arena.after_vote import check_link, share, withdraw
-from tiltyard.arena.answering import answer_side
 from tiltyard.arena.consent import Consents
+from tiltyard.arena.health import AppendTimes
 from tiltyard.arena.identity_leak import leaks, names_of
 from tiltyard.arena.language import language_of
 from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Draw, Entrant, Randomness, different, draw
 from tiltyard.arena.restore import restore, words_gone
 from tiltyard.arena.sessions import NetworkKeys, SessionLimits
-from tiltyard.arena.transcript import SIDES, Battle, CastVote, Limits, Turn, Voided
-from tiltyard.arena.troubles import BROKEN_ARENA, INTERRUPTED, NOT_RECORDED
+from tiltyard.arena.transcript import SIDES, Battle, CastVote, Limits
+from tiltyard.arena.turns import Turns
 from tiltyard.arena.vote import cast, check_ballot
 from tiltyard.arena.voter import Voter, token_digest, token_matches
 from tiltyard.client import ModelClient
@@ -38,19 +37,16 @@ from tiltyard.errors import (
     InvalidRequest,
     NotFound,
     Overloaded,
-    TiltyardError,
 )
 from tiltyard.events.ids import new_battle_id
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     BattleOpened,
-    BattleTurnFinished,
-    BattleTurnStarted,
-    BattleVoided,
     Contestant,
     Pace,
     Side,
 )
+from tiltyard.rating.category import category_of
 
 Pairing = Callable[[Sequence[Entrant], str, Randomness], Awaitable[Draw]]
 """Draws a pair of the contestants for a battle that opens with a message; raises `Unavailable` with too few."""
@@ -58,8 +54,6 @@ Pairing = Callable[[Sequence[Entrant], str, Randomness], Awaitable[Draw]]
 SOURCE = "tiltyard/arena"
 KEPT_IN_MEMORY = 512
 """Settled battles kept ready; older ones are restored from the log when their voter comes back."""
-
-_logger = logging.getLogger(__name__)
 
 
 class Arena:
@@ -85,8 +79,12 @@ class Arena:
         outages: Outages | None = None,
         sessions: SessionLimits | None = None,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        appends: AppendTimes | None = None,
     ) -> None:
-        """`pairing` draws the pair: without it each is as likely as any other; no `sessions`, no limits by the hour."""
+        """`pairing` draws the pair: without it each is as likely as any other; no `sessions`, no limits by the hour.
+
+        `appends` takes in how long each vote took to be durable.
+        """
         self.log = log
         self.client = client
         self.contestants = contestants
@@ -98,14 +96,13 @@ class Arena:
         self._pairing = pairing or _uniform
         self._outages = outages or Outages()
         self._sessions = sessions
+        self._appends = appends or AppendTimes()
         self._networks = NetworkKeys()
         self._battles: OrderedDict[str, Battle] = OrderedDict()
         self._opening: Counter[str] = Counter()
         """Battles on their way into the log, by voter."""
-        self._answering: dict[str, dict[Side, asyncio.Task[None]]] = {}
-        self._turns: set[asyncio.Task[None]] = set()
+        self._turns = Turns(log, client, self._outages, answer_tokens=self.limits.answer_tokens)
         self._restoring = asyncio.Lock()
-        self._closing = False
 
     async def open(
         self,
@@ -197,6 +194,7 @@ class Arena:
                 policy=drawn.policy,
                 slice=drawn.slice,
                 language=language_of(message),
+                category=category_of(message),
                 network=network,
                 prompt_digest=self._prompt_digest(message),
                 pace=pace,
@@ -208,7 +206,7 @@ class Arena:
             source=SOURCE,
         )
         async with battle.gate:
-            await self._begin(battle, message, number=0, attempt=0)
+            await self._turns.begin(battle, message, number=0, attempt=0)
         self._keep(battle)
         return battle
 
@@ -290,7 +288,15 @@ class Arena:
                 asked,
             )
         ]
-        return await cast(self.log, battle, token=token, choice=choice, leaks=tuple(leaked), cut=tuple(cut))
+        return await cast(
+            self.log,
+            battle,
+            token=token,
+            choice=choice,
+            leaks=tuple(leaked),
+            cut=tuple(cut),
+            took=self._appends.note,
+        )
 
     def _prompt_digest(self, message: str) -> str:
         """Name a first message however it is spaced and capitalised, for whoever has the master key alone."""
@@ -313,113 +319,25 @@ class Arena:
         message = self._checked_message(message)
         async with battle.gate:
             battle.check_next_turn(self.limits)
-            await self._begin(battle, message, number=len(battle.turns), attempt=0)
+            await self._turns.begin(battle, message, number=len(battle.turns), attempt=0)
 
     async def regenerate(self, battle: Battle) -> None:
         """Have both sides answer the last message anew; the earlier answers stay in the log."""
         async with battle.gate:
             battle.check_regenerate(self.limits)
             last = battle.turns[-1]
-            await self._begin(battle, last.message, number=last.number, attempt=last.attempt + 1)
+            await self._turns.begin(battle, last.message, number=last.number, attempt=last.attempt + 1)
 
     async def stop(self, battle: Battle) -> None:
         """End the answers that are being written and wait until that is recorded; no harm if none is."""
-        if not battle.running:
-            return
-        turn = battle.turns[-1]
-        self._cancel(battle)
-        while not turn.settled:
-            await battle.change.wait()
+        await self._turns.stop(battle)
 
     async def close(self) -> None:
         """End all answers and wait until they are recorded; call it when the server stops.
 
         They count as failed: a voter who comes back is offered to have them made anew.
         """
-        self._closing = True
-        for battle in list(self._battles.values()):
-            self._cancel(battle)
-        if self._turns:
-            await asyncio.wait(self._turns)
-
-    async def _begin(self, battle: Battle, message: str, *, number: int, attempt: int) -> None:
-        content = await asyncio.to_thread(self.log.content, battle.voter, message.encode())
-        await self.log.append(
-            BattleTurnStarted(battle=battle.id, turn=number, attempt=attempt, message=content.ref),
-            subject=battle.id,
-            source=SOURCE,
-            contents=[content],
-        )
-        turn = Turn(number=number, attempt=attempt, message=message, message_ref=content.ref)
-        battle.turns[number:] = [turn]
-        sides = {
-            side: asyncio.create_task(
-                answer_side(self.client, battle, turn, side, max_tokens=self.limits.answer_tokens),
-                name=f"{battle.id} {side}",
-            )
-            for side in SIDES
-        }
-        self._answering[battle.id] = sides
-        supervisor = asyncio.create_task(self._settle(battle, turn, sides), name=f"{battle.id} turn {number}")
-        self._turns.add(supervisor)
-        supervisor.add_done_callback(self._turns.discard)
-        battle.notify()
-
-    async def _settle(self, battle: Battle, turn: Turn, sides: dict[Side, asyncio.Task[None]]) -> None:
-        await asyncio.wait(sides.values())
-        for side, task in sides.items():
-            answer = turn.answers[side]
-            if not task.cancelled() and (bug := task.exception()) is not None:
-                _logger.error("%s side %s broke", battle.id, side, exc_info=bug)
-                answer.fail(BROKEN_ARENA)
-            elif answer.finish is None:  # cancelled before its first step
-                answer.finish = "cancelled"
-            if answer.finish == "cancelled" and self._closing:
-                answer.fail(INTERRUPTED)
-            if answer.model_failed or answer.finish in ("stop", "length"):
-                self._outages.note(battle.contestants[side].behaviour, failed=answer.model_failed)
-        first, second = turn.answers["a"], turn.answers["b"]
-        failed = [side for side in SIDES if turn.answers[side].model_failed]
-        try:
-            await self.log.append(
-                BattleTurnFinished(
-                    battle=battle.id,
-                    turn=turn.number,
-                    attempt=turn.attempt,
-                    generation_a=first.generation,
-                    generation_b=second.generation,
-                    finish_a=first.finish or "failed",
-                    finish_b=second.finish or "failed",
-                ),
-                subject=battle.id,
-                source=SOURCE,
-            )
-            if failed and turn.number == 0:
-                await self._void(battle, turn, failed)
-        except TiltyardError as error:
-            _logger.error("%s turn %s was not recorded: %s", battle.id, turn.number, error)
-            for answer in (first, second):
-                answer.fail(NOT_RECORDED)
-        finally:
-            turn.settled = True
-            self._answering.pop(battle.id, None)
-            battle.notify()
-
-    async def _void(self, battle: Battle, turn: Turn, failed: list[Side]) -> None:
-        troubles = [turn.answers[side].trouble for side in failed]
-        event = BattleVoided(
-            battle=battle.id,
-            attempt=turn.attempt,
-            failed=tuple(failed),
-            causes=tuple("" if trouble is None else trouble.cause for trouble in troubles),
-            redraw=new_battle_id(),
-        )
-        await self.log.append(event, subject=battle.id, source=SOURCE)
-        battle.voided = Voided(event.redraw)
-
-    def _cancel(self, battle: Battle) -> None:
-        for task in self._answering.get(battle.id, {}).values():
-            task.cancel()
+        await self._turns.close()
 
     def _checked_message(self, message: str) -> str:
         message = message.replace("\r\n", "\n").strip()

@@ -15,28 +15,32 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Final, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from tiltyard.arena.answer_traits import LACKING, AnswerTraits
+from tiltyard.arena.importing.board import imported_board
 from tiltyard.arena.recorded_votes import RecordedVoteRow, RecordedVotes
 from tiltyard.errors import InvalidRequest
+from tiltyard.events.log import EventLog
 from tiltyard.identity.canonical import Json
 from tiltyard.identity.manifest import Frozen
-from tiltyard.rating.admission import Window
+from tiltyard.rating.admission import MICROSECONDS_PER_DAY, Window
 from tiltyard.rating.leaderboard import Evidence, Leaderboard, lay_out
-from tiltyard.rating.options import Rated, RatingOptions, expanded, rate
+from tiltyard.rating.options import Rated, RatingOptions, expanded, rate, rate_over_time
 from tiltyard.rating.outcomes import EVENT_LABELS
 from tiltyard.rating.rated_models import RatedModel, rated_models
 from tiltyard.rating.ruleset import REASONS, Judged, Ruleset
-from tiltyard.rating.slices import Condition
+from tiltyard.rating.slices import Condition, Period
 from tiltyard.rating.style import SPEED, STYLE
 from tiltyard.rating.votes import Votes
 
 MINUTE_US: Final = 60_000_000
+MOST_WINDOWS: Final = 40
+"""In a history: more would not be seen on a screen."""
 _KEPT_BOARDS: Final = 64
 LENGTH: Final = "length"
 """Trait of a vote: tokens of its two answers, their mean."""
@@ -58,6 +62,20 @@ class Question:
         return self.window.days is not None or self.options.depends_on_time
 
 
+@dataclass(frozen=True)
+class Sources:
+    """Imported votes in place of the arena's own."""
+
+    names: tuple[str, ...]
+    """Of the sources, as `tiltyard votes list` shows them."""
+    judge: str | None = None
+    """Rate the verdicts of this judge model instead of people's votes."""
+    same_names: bool = False
+    """Take equal names in several sources for one model."""
+    imports: tuple[str, ...] | None = None
+    """Only these imports, by id; `None`: all that are there."""
+
+
 class Board(NamedTuple):
     """An answer, with what it was made of."""
 
@@ -71,6 +89,17 @@ class Board(NamedTuple):
     """Log position up to which events were read."""
 
 
+class History(NamedTuple):
+    """Ratings over time: windows that roll, each rated alone."""
+
+    days: int
+    """Length of a window: 30, or fewer where the votes span no more than that."""
+    step_days: int
+    """From the end of one window to the end of the next."""
+    windows: tuple[tuple[Period, Rated], ...]
+    """Oldest first."""
+
+
 class _Asked(Frozen):
     """`Evidence.question`, read back."""
 
@@ -80,7 +109,11 @@ class _Asked(Frozen):
     minimum_votes: int
     simultaneous: bool
     read_to: int
-    rules: dict[str, object]
+    rules: dict[str, object] = Field(default_factory=dict)
+    sources: tuple[str, ...] = ()
+    judge: str | None = None
+    same_names: bool = False
+    imports: tuple[str, ...] | None = None
 
 
 class Boards:
@@ -91,6 +124,8 @@ class Boards:
         self.minimum_votes = minimum_votes
         self._answers = AnswerTraits(recorded.log)
         self._kept: OrderedDict[tuple[Question, int | None, int], Board] = OrderedDict()
+        self._history: tuple[tuple[Question, str], History] | None = None
+        """The one that was asked for last."""
         self._erasures = 0
         self._one_at_a_time = Lock()
 
@@ -119,6 +154,19 @@ class Boards:
             self._kept.move_to_end(key)
             return board
 
+    def history(self, question: Question, *, now_us: int) -> History:
+        """Rate rolling windows of the votes that `ask` counts, at most `MOST_WINDOWS` of them.
+
+        Windows end at midnights UTC and are half-open; simultaneous ranks and resamples are left out.
+        """
+        options = replace(question.options, bootstrap=0)
+        board = self.ask(question, now_us=now_us)
+        key = question, board.leaderboard.digest
+        with self._one_at_a_time:
+            if self._history is None or self._history[0] != key:
+                self._history = key, _history(board.votes, options)
+            return self._history[1]
+
     def again(self, asked: Mapping[str, Json]) -> Board:
         """Ask once more what `Evidence.question` holds: the same events under the same rules.
 
@@ -140,13 +188,16 @@ class Boards:
             minimum_votes=known.minimum_votes,
             simultaneous=known.simultaneous,
         )
+        if known.sources:
+            sources = Sources(known.sources, known.judge, known.same_names, known.imports)
+            return board_of_sources(self.recorded.log, sources, question)
         return self._make(question, until_us=known.until_us, read_to=known.read_to, ruleset=ruleset)
 
     def _make(self, question: Question, *, until_us: int | None, read_to: int, ruleset: Ruleset) -> Board:
         rows = self.recorded.votes(read_to=read_to)
         if until_us is not None:
             rows = [row for row in rows if row.time_us < until_us]
-        judged = self.recorded.judged(rows, ruleset)
+        judged = self.recorded.judged(rows, ruleset, read_to=read_to)
         models = rated_models(
             registered for place, registered in self.recorded.read().identities if place <= read_to
         )
@@ -154,7 +205,7 @@ class Boards:
         asked = _answers_needed(question.options)
         traits: dict[str, list[float]] = {}
         if asked:
-            told, traits = self._answers.of(counted, asked)
+            told, traits = self._answers.of(counted, asked, read_to=read_to)
             if len(told) < len(counted):
                 excluded[LACKING] = len(counted) - len(told)
             counted = told
@@ -172,12 +223,7 @@ class Boards:
             excluded=excluded,
             data_digest=votes.digest,
             question={
-                "options": question.options.to_json(),
-                "window": str(question.window),
-                "until_us": until_us,
-                "minimum_votes": question.minimum_votes,
-                "simultaneous": question.simultaneous,
-                "read_to": read_to,
+                **_written(question, until_us=until_us, read_to=read_to),
                 "rules": judged.ruleset.model_dump(mode="json"),
             },
         )
@@ -194,10 +240,73 @@ class Boards:
         return Board(leaderboard, rated, votes, last_time_us, read_to)
 
 
+def board_of_sources(log: EventLog, sources: Sources, question: Question) -> Board:
+    """Rate imported votes; windows end and ages are taken when the newest of them was cast. Raises as `imported_board`."""
+    read = imported_board(
+        log,
+        sources.names,
+        judge=sources.judge,
+        same_names=sources.same_names,
+        window=question.window,
+        imports=sources.imports,
+    )
+    votes = read.votes
+    last_time_us = int(votes.time_us.max(initial=0)) if votes.time_us is not None else 0
+    rated = rate(votes, question.options, now_us=last_time_us)
+    evidence = Evidence(
+        ruleset=read.ruleset,
+        window=str(question.window),
+        first_sequence=read.first_sequence,
+        last_sequence=read.last_sequence,
+        excluded=read.excluded,
+        data_digest=votes.digest,
+        question={
+            **_written(question, until_us=None, read_to=read.last_sequence),
+            "sources": list(sources.names),
+            "judge": sources.judge,
+            "same_names": sources.same_names,
+            "imports": sorted(one.import_id for one in read.imports),
+        },
+    )
+    leaderboard = lay_out(
+        rated.counts,
+        rated.ratings,
+        models=read.models,
+        evidence=evidence,
+        minimum_votes=question.minimum_votes,
+        simultaneous=question.simultaneous,
+        details={**rated.details, **read.details},
+    )
+    return Board(leaderboard, rated, votes, last_time_us, read.last_sequence)
+
+
+def _written(question: Question, *, until_us: int | None, read_to: int) -> dict[str, Json]:
+    """Write what `Boards.again` reads."""
+    return {
+        "options": question.options.to_json(),
+        "window": str(question.window),
+        "until_us": until_us,
+        "minimum_votes": question.minimum_votes,
+        "simultaneous": question.simultaneous,
+        "read_to": read_to,
+    }
+
+
+def _history(votes: Votes, options: RatingOptions) -> History:
+    times = votes.need_times()
+    if not len(times):
+        return History(30, 1, ())
+    span = int(times.max() - times.min()) // MICROSECONDS_PER_DAY + 1
+    days = next(days for least, days in ((45, 30), (12, 7), (0, 1)) if span > least)
+    step_days = -(-max(span - days, 1) // (MOST_WINDOWS - 1))
+    windows = tuple(rate_over_time(votes, options, days=days, step_days=step_days))
+    return History(days, step_days, windows)
+
+
 def votes_of(
     rows: Sequence[RecordedVoteRow], models: Sequence[RatedModel], traits: Mapping[str, Sequence[float]]
 ) -> Votes:
-    """Put rows in columns, with the traits that every recorded vote has: `turns` and `language`."""
+    """Put rows in columns, with the traits that every recorded vote has: `turns`, `language` and `category`."""
     return Votes.from_columns(
         [row.behaviour_a for row in rows],
         [row.behaviour_b for row in rows],
@@ -210,6 +319,7 @@ def votes_of(
         traits={
             "turns": [float(row.turns) for row in rows],
             "language": [row.language for row in rows],
+            "category": [row.category for row in rows],
             **traits,
         },
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Final, NamedTuple
@@ -10,11 +11,20 @@ from typing import Final, NamedTuple
 from tiltyard.arena.language import UNDECIDED
 from tiltyard.events.log import EventLog
 from tiltyard.events.queries import VoteRow
-from tiltyard.events.schema import BattleOpened, IdentityRegistered, SubjectErased, VoteCast, VoteWithdrawn
+from tiltyard.events.schema import (
+    BattleOpened,
+    IdentityRegistered,
+    SubjectErased,
+    VoteCast,
+    VoteReviewed,
+    VoteWithdrawn,
+)
 from tiltyard.rating.admission import Admitted, Window
+from tiltyard.rating.category import OTHER
+from tiltyard.rating.reviews import Decision, Reviews
 from tiltyard.rating.ruleset import Judged, Ruleset, admit_judged, admit_under, judge
 
-_KEPT: Final = (BattleOpened, VoteCast, VoteWithdrawn, IdentityRegistered, SubjectErased)
+_KEPT: Final = (BattleOpened, VoteCast, VoteWithdrawn, VoteReviewed, IdentityRegistered, SubjectErased)
 
 
 @dataclass(frozen=True)
@@ -29,6 +39,8 @@ class RecordedVoteRow(VoteRow):
     """From the opening of the battle to the vote; `None` when no opening is in the log."""
     language: str
     """Of the first message; `und` where nobody could or did tell."""
+    category: str
+    """Kind of the first message; `other` where nobody told."""
     generations_a: tuple[str, ...]
     """Generations of side a that the voter saw last, a turn each."""
     generations_b: tuple[str, ...]
@@ -52,6 +64,7 @@ class _Opening:
     network: str
     prompt_digest: str
     language: str
+    category: str
 
 
 class RecordedVotes:
@@ -67,11 +80,12 @@ class RecordedVotes:
         self._identities: list[tuple[int, IdentityRegistered]] = []
         self._openings: dict[str, _Opening] = {}
         """Of battles without a vote yet."""
+        self._reviews: list[tuple[int, VoteReviewed]] = []
         self._erasures = 0
         self._sequence = 0
         self._one_reader = Lock()
-        self._judged: tuple[tuple[int, int], Judged] | None = None
-        """How many votes were judged last and how many of them were withdrawn, and the judgement."""
+        self._judged: tuple[tuple[int, int, int], Judged] | None = None
+        """How many votes, withdrawals and reviews were judged last, and the judgement."""
         self._one_judge = Lock()
 
     def votes(self, *, read_to: int | None = None) -> list[RecordedVoteRow]:
@@ -95,11 +109,17 @@ class RecordedVotes:
                 match event.data:
                     case IdentityRegistered() as registered:
                         self._identities.append((event.sequence, registered))
+                    case VoteReviewed() as reviewed:
+                        self._reviews.append((event.sequence, reviewed))
                     case SubjectErased():
                         self._erasures += 1
                     case BattleOpened() as opened:
                         self._openings[opened.battle] = _Opening(
-                            event.time_us, opened.network, opened.prompt_digest, opened.language
+                            event.time_us,
+                            opened.network,
+                            opened.prompt_digest,
+                            opened.language,
+                            opened.category,
                         )
                     case VoteCast() as vote:
                         opening = self._openings.pop(vote.battle, None)
@@ -114,30 +134,68 @@ class RecordedVotes:
                         pass  # a later version of either, which this one cannot read
             return Reading(list(self._votes.values()), list(self._identities), self._erasures, self._sequence)
 
-    def judged(self, votes: list[RecordedVoteRow], ruleset: Ruleset | None = None) -> Judged:
-        """Say which of the votes count, under the ruleset in force or another; the first `len(votes)` of the log."""
+    def reviews(self, *, read_to: int | None = None) -> list[tuple[int, VoteReviewed]]:
+        """Return every review so far, or up to a log position, with its place in the log."""
+        self.read()
+        with self._one_reader:
+            return [
+                (place, reviewed) for place, reviewed in self._reviews if read_to is None or place <= read_to
+            ]
+
+    def judged(
+        self,
+        votes: list[RecordedVoteRow],
+        ruleset: Ruleset | None = None,
+        *,
+        read_to: int | None = None,
+    ) -> Judged:
+        """Say which of the votes count, under the ruleset in force or another; the first `len(votes)` of the log.
+
+        Reviews up to `read_to` are heeded, or all.
+        """
+        reviews = self.reviews(read_to=read_to)
         if ruleset is None or ruleset == self.ruleset:
-            return self._judge(votes)
-        return judge(votes, ruleset)
+            return self._judge(votes, reviews)
+        return judge(votes, ruleset, in_force(reviews))
 
     def admit(self, window: Window, now_us: int, ruleset: Ruleset | None = None) -> Admitted:
         """Add up the votes that count under the ruleset in force, or under another."""
-        votes = self.votes()
+        votes, reviews = self.votes(), self.reviews()
         if (ruleset is None or ruleset == self.ruleset) and all(vote.time_us < now_us for vote in votes):
-            return admit_judged(self._judge(votes), votes, window=window, now_us=now_us)
-        return admit_under(ruleset or self.ruleset, votes, window=window, now_us=now_us)
+            return admit_judged(self._judge(votes, reviews), votes, window=window, now_us=now_us)
+        return admit_under(
+            ruleset or self.ruleset, votes, window=window, now_us=now_us, reviews=in_force(reviews)
+        )
 
     def judge(self) -> Judged:
         """Say which votes count, and why the others do not."""
-        return self._judge(self.votes())
+        return self._judge(self.votes(), self.reviews())
 
-    def _judge(self, votes: list[RecordedVoteRow]) -> Judged:
-        """Judge once for each change of the votes: both numbers only grow."""
-        state = len(votes), sum(vote.withdrawn for vote in votes)
+    def judged_by_rules_alone(self) -> Judged:
+        """Say what the ruleset in force alone would say, had nobody decided anything; not kept."""
+        votes, reviews = self.votes(), self.reviews()
+        return judge(votes, self.ruleset) if reviews else self._judge(votes, reviews)
+
+    def _judge(self, votes: list[RecordedVoteRow], reviews: list[tuple[int, VoteReviewed]]) -> Judged:
+        """Judge once for each number of votes, withdrawals and reviews: the log only grows."""
+        size = len(votes), sum(vote.withdrawn for vote in votes), len(reviews)
         with self._one_judge:
-            if self._judged is None or self._judged[0] != state:
-                self._judged = state, judge(votes, self.ruleset)
+            if self._judged is None or self._judged[0] != size:
+                self._judged = size, judge(votes, self.ruleset, in_force(reviews))
             return self._judged[1]
+
+
+def in_force(reviews: Iterable[tuple[int, VoteReviewed]]) -> Reviews:
+    """Take the newest decision about each vote and voter; one that was withdrawn is none."""
+    votes: dict[str, Decision] = {}
+    voters: dict[str, Decision] = {}
+    for _, review in reviews:
+        of = votes if review.of == "vote" else voters
+        if review.decision == "withdraw":
+            of.pop(review.name, None)
+        else:
+            of[review.name] = review.decision
+    return Reviews(votes, voters)
 
 
 def _row(
@@ -163,6 +221,7 @@ def _row(
         withdrawn=False,
         seconds=None if opening is None else (time_us - opening.time_us) / 1e6,
         language=(opening.language if opening is not None else "") or UNDECIDED,
+        category=(opening.category if opening is not None else "") or OTHER,
         generations_a=vote.generations_a,
         generations_b=vote.generations_b,
     )

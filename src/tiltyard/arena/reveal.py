@@ -151,7 +151,14 @@ async def reveal_of(
     """Say who was who, described by the contestants that stand `ready`, or else by the log."""
     vote = battle.vote
     asked = () if vote is None else (*vote.generations_a[-1:], *vote.generations_b[-1:])
-    registered, speeds = await asyncio.to_thread(lambda: (_registered(log), _speeds(log, asked)))
+    here = {(one.name, one.behaviour) for one in ready}
+    strangers = any((one.identity, one.behaviour) not in here for one in battle.contestants.values())
+
+    def read() -> tuple[list[Entrant], dict[str, Speed]]:
+        # every registration, once a vote: only where needed
+        return _registered(log) if strangers else [], _speeds(log, asked)
+
+    registered, speeds = await asyncio.to_thread(read)
     return reveal(battle, [*ready, *registered], replay=replay, speeds=speeds)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import get_args
 
 from tiltyard.arena.restore import cast_vote_of, restore
@@ -22,10 +24,11 @@ async def cast(
     choice: str,
     leaks: tuple[Side, ...] = (),
     cut: tuple[Side, ...] = (),
+    took: Callable[[float], None] = lambda _seconds: None,
 ) -> CastVote:
     """Append the vote and return it once it is durable.
 
-    `leaks` are the sides whose answers said who wrote them, `cut` those that the vote stopped. Raises
+    `took` hears how long it took to make the vote durable, in seconds. `leaks` are the sides whose answers said who wrote them, `cut` those that the vote stopped. Raises
     `InvalidRequest` for an unknown choice or another battle's token, `Conflict` when the battle has its vote, is void,
     is still being answered or has no pair of answers, `StorageFailed` when the log refuses; then no vote exists.
     """
@@ -51,6 +54,7 @@ async def cast(
             leaks=leaks,
             cut=cut,
         )
+        began = time.perf_counter()
         try:
             stored = await log.append(vote, subject=battle.id, source=SOURCE)
         except Conflict:
@@ -58,6 +62,7 @@ async def cast(
             if (known := await restore(log, battle.id)) is not None:
                 battle.vote = known.vote
             raise
+        took(time.perf_counter() - began)
         battle.vote = cast_vote_of(stored, vote)
         battle.notify()
         return battle.vote

@@ -19,6 +19,7 @@ from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     EVENT_TYPES,
+    AnswerScored,
     ApiKeyEnded,
     ApiKeyIssued,
     BattleOpened,
@@ -27,15 +28,40 @@ from tiltyard.events.schema import (
     BattleTurnStarted,
     BattleVoided,
     ConsentGiven,
+    EvalItemFailed,
+    EvalItemFinished,
+    EvalRunFinished,
+    EvalRunStarted,
     EventData,
+    GateJudged,
     GenerationFinished,
     IdentityRegistered,
+    JudgeRegistered,
+    JudgesBridged,
+    JudgmentMade,
+    JudgmentsImported,
     LeaderboardPublished,
+    PairCountsImported,
+    PreferenceModelTrained,
+    ReleaseEnded,
+    ReleaseOrdered,
+    ReleaseStarted,
+    ReviewAssigned,
+    ReviewerNamed,
+    ReviewGiven,
+    RubricRegistered,
     RulesetAdopted,
+    StageEntered,
     SubjectErased,
     TenantSet,
     TextsEmbedded,
+    TrafficSplit,
     VoteCast,
+    VoteImportFinished,
+    VoteImportStarted,
+    VoteImportWithdrawn,
+    VoteReviewed,
+    VotesImported,
     VoteWithdrawn,
     WorkerReady,
     WorkerStopped,
@@ -210,6 +236,8 @@ def _gist(data: EventData) -> str:
             return f"vote {data.vote}: {data.reason}"
         case BattleShared():
             return f"by {data.voter}"
+        case VoteReviewed():
+            return f"{data.decision} this {data.of}, says {data.by}: {data.reason}"
         case RulesetAdopted():
             return f"{data.ruleset}: {data.votes_after} votes count, {data.votes_before} before"
         case LeaderboardPublished():
@@ -230,8 +258,69 @@ def _gist(data: EventData) -> str:
             if data.terms is None:
                 return "as the file says"
             return ", ".join(f"{key} = {value}" for key, value in data.terms.items()) or "no limits"
+        case VoteImportStarted():
+            return f"{data.file_name} as {data.format} from {data.source} ({data.licence})"
+        case VotesImported():
+            return f"batch {data.batch}: {len(data.votes)} votes up to line {data.last_line}"
+        case JudgmentsImported():
+            return f"batch {data.batch}: {len(data.judgments)} verdicts up to line {data.last_line}"
+        case PairCountsImported():
+            return f"batch {data.batch}: {len(data.pairs)} pairs up to record {data.last_line}"
+        case VoteImportFinished():
+            left_out = sum(one.rows for one in data.refused)
+            return (
+                f"{data.votes} votes and {data.judgments} verdicts of {data.rows} rows, {left_out} left out"
+            )
+        case VoteImportWithdrawn():
+            return f"withdrawn: {data.reason}"
+        case TrafficSplit():
+            arms = ", ".join(f"{arm.identity} {arm.weight:.0%}" for arm in data.arms)
+            return f"{data.alias}: {arms or 'as the file says'}, says {data.by}: {data.why}"
+        case ReleaseStarted():
+            return f"{data.alias} from {data.production} to {data.candidate}, by {data.by}"
+        case StageEntered():
+            return f"stage {data.index + 1}, {data.stage}"
+        case GateJudged():
+            return f"stage {data.index + 1}, {data.gate}: {data.verdict} after {data.samples} samples"
+        case ReleaseOrdered():
+            return f"{data.order} in stage {data.index + 1}, by {data.by}: {data.why}"
+        case ReleaseEnded():
+            return f"{data.outcome}: {data.why}"
         case SubjectErased():
             return f"{data.keys_destroyed} keys destroyed: {data.reason}"
+        case EvalRunStarted():
+            return f"{data.set_name} ({data.items} items) asked of {data.alias}, {_short(data.behaviour)}"
+        case EvalItemFinished():
+            said = "unscored" if data.score is None else f"{data.score:g}"
+            return f"{data.item}, sample {data.sample}: {said}, {data.completion_tokens} tokens"
+        case EvalItemFailed():
+            return f"{data.item}, sample {data.sample}: {data.error}"
+        case EvalRunFinished():
+            return f"{data.samples} samples, {data.scored} scored, {data.failed} failed"
+        case RubricRegistered() | JudgeRegistered():
+            return (
+                f"{data.name} is {_short(data.rubric if isinstance(data, RubricRegistered) else data.judge)}"
+            )
+        case JudgmentMade():
+            said = data.verdict or (
+                "unscored, " + (data.unscored or "") if data.score is None else f"{data.score:g}"
+            )
+            return f"{data.item_id} ({data.order}) by {data.judge_name}: {said}"
+        case JudgesBridged():
+            shift = f"{data.shift:+.3g} ({data.shift_lower:.3g} to {data.shift_upper:.3g})"
+            return f"{data.old_label} to {data.new_label} over {data.items} items: {data.measure} {shift}"
+        case AnswerScored():
+            return f"{data.item_id}, side {data.side}, by {data.scorer_name}: {data.score:.4g}"
+        case PreferenceModelTrained():
+            return f"{data.method} on {data.votes} votes, foretells {data.accuracy:.1%}"
+        case ReviewerNamed():
+            return f"for {', '.join(data.roles) or 'nothing any more'}"
+        case ReviewAssigned():
+            return f"{data.item_id} to {data.reviewer} as {data.role}"
+        case ReviewGiven():
+            how = "adjudicated" if data.adjudicates else "reviewed"
+            said = data.verdict or ("" if data.score is None else f"{data.score:g}")
+            return f"{data.item_id} {how} by {data.reviewer}: {said}"
         case _:
             return json.dumps(data.model_dump(mode="json"), ensure_ascii=False)
 

@@ -14,8 +14,10 @@ import click
 from click.core import ParameterSource
 
 from tiltyard.arena import publication
-from tiltyard.arena.boards import Boards, Question
+from tiltyard.arena.boards import Boards, Question, Sources, board_of_sources
+from tiltyard.arena.importing.board import DECLARED, declared_key
 from tiltyard.arena.recorded_votes import RecordedVotes
+from tiltyard.cli.leaderboard_sensors import show_sensors
 from tiltyard.cli.leaderboard_tables import console_of_output, pairs_table, show, show_elo, show_history
 from tiltyard.cli.options import config_option, data_option
 from tiltyard.cli.rulesets import ruleset_of
@@ -103,6 +105,29 @@ _QUESTION_OPTIONS: Final = (
 )
 
 
+def source_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that choose imported votes in place of the arena's own."""
+    for add in reversed(_SOURCE_OPTIONS):
+        command = add(command)
+    return command
+
+
+_SOURCE_OPTIONS: Final = (
+    click.option(
+        "--source",
+        "sources",
+        multiple=True,
+        help="Rate an imported source instead of the arena's own votes; may be given several times.",
+    ),
+    click.option(
+        "--judge", help="With --source: rate the verdicts of this judge model instead of people's votes."
+    ),
+    click.option(
+        "--same-names", is_flag=True, help="With --source: take equal names in several sources for one model."
+    ),
+)
+
+
 class Given(TypedDict):
     """What `question_options` pass, by name."""
 
@@ -144,11 +169,25 @@ def question_of(settings: Settings, given: Given, *, simultaneous: bool) -> Ques
     )
 
 
+def sources_of(given: Given, sources: tuple[str, ...], judge: str | None, same_names: bool) -> Sources | None:
+    """Put the source options in one value; an anchor gets the key that its name has there. Raises `InvalidRequest`."""
+    if not sources:
+        if judge is not None or same_names:
+            raise InvalidRequest(
+                "--judge and --same-names say how to read --source; give that too.", param="source"
+            )
+        return None
+    if (anchor := given["anchor"]) is not None and not anchor.startswith(DECLARED):
+        given["anchor"] = declared_key("" if same_names else sources[0], anchor)
+    return Sources(sources, judge, same_names)
+
+
 @click.group(invoke_without_command=True)
 @question_options
 @click.option(
     "--votes", "votes_file", type=click.Path(path_type=Path), help="Rate a CSV file instead of the log."
 )
+@source_options
 @click.option(
     "--unknown",
     type=click.Choice(["refuse", "count"]),
@@ -173,6 +212,11 @@ def question_of(settings: Settings, given: Given, *, simultaneous: bool) -> Ques
     "--pairs", type=click.IntRange(1), help="Print so many least connected and most surprising pairs."
 )
 @click.option(
+    "--sensors",
+    is_flag=True,
+    help="Print speed, memory, cost, refusals and other sources beside each rating of the log.",
+)
+@click.option(
     "--elo", is_flag=True, help="Print online Elo instead, and how far the order of votes moves it."
 )
 @click.option(
@@ -189,12 +233,16 @@ def command(
     data: Path | None,
     config: Path | None,
     votes_file: Path | None,
+    sources: tuple[str, ...],
+    judge: str | None,
+    same_names: bool,
     unknown: Unknown,
     connected: bool,
     simultaneous: bool,
     rolling: int | None,
     step: int,
     pairs: int | None,
+    sensors: bool,
     elo: bool,
     elo_constants: str,
     as_json: bool,
@@ -210,9 +258,15 @@ def command(
         _refuse_options_before(context)
         return
     settings = load_settings(config, data_dir=data)
+    if sources and votes_file is not None:
+        raise InvalidRequest("--source and --votes are two places; give one of them.", param="source")
+    chosen = sources_of(given, sources, judge, same_names)
     question = question_of(settings, given, simultaneous=simultaneous)
     now_us = time.time_ns() // 1000
-    if votes_file is None:
+    if chosen is not None:
+        with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
+            board, rated, votes, *_ = board_of_sources(log, chosen, question)
+    elif votes_file is None:
         with opened(settings) as boards:
             board, rated, votes, *_ = boards.ask(question, now_us=now_us)
     else:
@@ -230,6 +284,13 @@ def command(
         return
     if connected:
         rated.ratings.refuse_unconnected()
+    if sensors:
+        if votes_file is not None or sources:
+            raise InvalidRequest(
+                "votes from a file have no generations to measure; leave out --sensors.", param="sensors"
+            )
+        show_sensors(settings, board, as_json)
+        return
     matrix = win_matrix(rated.counts, rated.ratings, tie_strength=rated.tie_strength) if pairs else None
     if as_json:
         body = board.to_json()
@@ -247,17 +308,32 @@ def command(
 
 @command.command()
 @question_options
+@source_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def publish(*, data: Path | None, config: Path | None, as_json: bool, **given: Unpack[Given]) -> None:
+def publish(
+    *,
+    data: Path | None,
+    config: Path | None,
+    sources: tuple[str, ...],
+    judge: str | None,
+    same_names: bool,
+    as_json: bool,
+    **given: Unpack[Given],
+) -> None:
     """Freeze a leaderboard of the log under its digest, for good.
 
     Every number, the method, the rules and the range of votes go into one event. `tiltyard replay leaderboard DIGEST`
     computes it again from the raw events; the page of the arena shows it at /leaderboard/DIGEST.
     """
     settings = load_settings(config, data_dir=data)
+    chosen = sources_of(given, sources, judge, same_names)
     question = question_of(settings, given, simultaneous=True)
     with opened(settings) as boards:
-        board = boards.ask(question, now_us=time.time_ns() // 1000).leaderboard
+        board = (
+            boards.ask(question, now_us=time.time_ns() // 1000)
+            if chosen is None
+            else board_of_sources(boards.recorded.log, chosen, question)
+        ).leaderboard
         if not board.votes:
             raise InvalidRequest(
                 "no vote counts under these options, so there is nothing to publish.", param="votes"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from rich.table import Table
 
 from tiltyard.arena.adoption import board_of
 from tiltyard.arena.recorded_votes import RecordedVotes
+from tiltyard.arena.review import SOURCE, VERDICTS, Verdict, cases, decision
 from tiltyard.cli.options import config_option, data_option
 from tiltyard.cli.rulesets import read_ruleset, ruleset_of
 from tiltyard.cli.settings import Settings, load_settings
@@ -124,6 +126,58 @@ def try_file(file: Path, data: Path | None, config: Path | None, as_json: bool) 
             f"{word:4}  {board.evidence.ruleset}: {board.votes:,} votes count; left out: {left_out or 'none'}"
         )
     console.print(_table(moved))
+
+
+@command.command()
+@data_option
+@config_option
+@click.option("--all", "everything", is_flag=True, help="Also what was decided already.")
+@json_option
+def queue(data: Path | None, config: Path | None, everything: bool, as_json: bool) -> None:
+    """List suspected voters and votes that wait for somebody to look and decide.
+
+    `tiltyard events show <battle> --content` shows what a voter saw, `tiltyard rules decide` takes the decision.
+    """
+    with _votes(load_settings(config, data_dir=data)) as recorded:
+        found = cases(recorded, waiting_only=not everything)
+        label = recorded.ruleset.label
+    for one in found:
+        if as_json:
+            click.echo(json.dumps(one.to_json(), ensure_ascii=False))
+            continue
+        p = "" if one.p is None else f"  p = {one.p:.2g}"
+        state = "counts" if one.counts else "left out"
+        held = f"  {one.decided} by {one.by}: {one.why}" if one.decided else ""
+        click.echo(f"{one.of:5}  {one.name}  {one.reason}  {one.votes:,} votes{p}  {state}{held}")
+        if one.of == "voter":
+            click.echo(f"       newest: {', '.join(one.battles)}")
+    if not as_json:
+        click.echo(f"{len(found):,} cases, under {label}")
+
+
+@command.command()
+@click.argument("name")
+@click.argument("verdict", type=click.Choice(VERDICTS))
+@click.option("--reason", required=True, help="Why; kept with the decision.")
+@click.option("--by", default=getpass.getuser, help="Who decides; your login if left out.")
+@data_option
+@config_option
+def decide(  # noqa: PLR0917  # click passes names
+    name: str, verdict: Verdict, reason: str, by: str, data: Path | None, config: Path | None
+) -> None:
+    """Let the votes of a voter (or one vote, by its battle) count, or leave them out, whatever the rules say.
+
+    `withdraw` leaves them to the rules again. The decision is an event; a running server heeds it with the next look
+    at the log.
+    """
+    with _votes(load_settings(config, data_dir=data)) as recorded:
+        made = decision(recorded, name, verdict, reason=reason, by=by)
+        before = len(recorded.judge().reasons)
+        stored = recorded.log.append_blocking(made, subject=name, source=SOURCE)
+        after = len(recorded.judge().reasons)
+    click.echo(
+        f"{verdict} {made.of} {name}: event {stored.id}; votes left out: {before:,} before, {after:,} now"
+    )
 
 
 def _table(moved: list[Moved]) -> Table:

@@ -64,6 +64,7 @@ class Running:
 
 
 MakePages = Callable[[Running], Starlette]
+"""The app of the pages; `app.state.collectors` are metrics of theirs, for `/metrics`."""
 
 
 def serve(settings: Settings, *, host: str | None, port: int | None, make_pages: MakePages | None) -> None:
@@ -161,6 +162,7 @@ async def serve_until_told(
                 ledger=open_ledger(settings, log),
                 require_keys=server_settings.require_keys,
                 house_key=house_key,
+                collectors=() if pages is None else pages.state.collectors,
             )
             app = OneAddress(gateway, pages)
             server = Server(

@@ -24,6 +24,7 @@ from tiltyard.identity.declaration import IdentityDeclaration, ModelDeclaration
 from tiltyard.identity.manifest import Frozen, Number, Whole
 from tiltyard.models.cache import default_cache, normalized_digest
 from tiltyard.models.sources import parse_source
+from tiltyard.rating.costs import CostSettings
 from tiltyard.router.tenants import TenantTerms
 from tiltyard.wire.leniency import UnknownFields
 from tiltyard.wire.terms import DEFAULT_WEIGHTS
@@ -34,9 +35,10 @@ ENVIRONMENT = {
     "TILTYARD_CONFIG": "path of tiltyard.toml",
     "TILTYARD_DATA_DIR": "data directory (log, vault, identities)",
     "TILTYARD_CACHE": "cache directory (model files)",
+    "TILTYARD_BY": "who `tiltyard release` says it was",
     "TILTYARD_LOG": "event log of `tiltyard events`: a path or a postgresql:// URL",
     "TILTYARD_LIMITS_URL": "where tenants' accounts are kept, as `server.limits_url`: redis://…",
-    "TILTYARD_API_KEY": "the key that `tiltyard chat` shows",
+    "TILTYARD_API_KEY": "the key that `tiltyard chat` and `tiltyard eval` show",
     "TILTYARD_ISA": "instruction set of the kernels: avx512_vnni, avx512, avx2, neon_dot, neon or scalar",
 }
 
@@ -124,6 +126,7 @@ class SettingsFile(Frozen):
     aliases: dict[Name, str] = Field(default_factory=dict)
     tenants: dict[Name, TenantTerms] = Field(default_factory=dict)
     arena: ArenaSettings = ArenaSettings()
+    costs: CostSettings = CostSettings()
     workers: WorkerSettings = WorkerSettings()
 
     @model_validator(mode="after")
@@ -165,6 +168,9 @@ class SettingsFile(Frozen):
             for name in terms.models or ():
                 if name not in self.aliases and name not in self.identities:
                     raise ValueError(f"tenants.{tenant}.models: there is no alias or identity {name!r}")
+        for name in self.costs.prices:
+            if name not in self.identities:
+                raise ValueError(f"costs.prices: there is no identity {name!r}; declared: {identities}")
         for name in self.arena.contestants:
             if name not in self.identities:
                 raise ValueError(f"arena.contestants: there is no identity {name!r}; declared: {identities}")

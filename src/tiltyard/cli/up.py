@@ -16,20 +16,28 @@ import click
 from starlette.applications import Starlette
 
 from tiltyard.arena.adoption import adoption
-from tiltyard.arena.boards import Boards
+from tiltyard.arena.boards import Boards, Question
+from tiltyard.arena.health import AppendTimes, Health
 from tiltyard.arena.informed_pairing import InformedPairing
+from tiltyard.arena.measurements import Measurements
 from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Entrant
 from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.arena.sessions import SessionLimits
 from tiltyard.cli.options import config_option, data_option, host_option, port_option
+from tiltyard.cli.reviewers import reviewers
 from tiltyard.cli.rulesets import ruleset_of
 from tiltyard.cli.serving import Running, serve
 from tiltyard.cli.settings import FILE_NAME, Settings, default_data_dir, load_settings
 from tiltyard.events.schema import LeaderboardPublished
 from tiltyard.release.reconciler import Reconciler
+from tiltyard.telemetry.arena_metrics import ArenaMetrics
 from tiltyard.web.app import create_web
+from tiltyard.web.health import figures_of, health_routes
 from tiltyard.web.leaderboard import leaderboard_routes
+from tiltyard.web.result_sources import result_sources
+from tiltyard.web.review import review_routes
+from tiltyard.web.sensors import sensor_routes
 
 
 @click.command()
@@ -54,9 +62,19 @@ def make_pages(running: Running) -> Starlette:
     adopted = adoption(recorded, minimum_votes=minimum_votes, now_us=time.time_ns() // 1000)
     if adopted is not None:
         log.append_blocking(adopted, subject="ruleset", source="tiltyard/arena")
+    boards = Boards(recorded, minimum_votes=minimum_votes)
     board = leaderboard_routes(
-        boards=Boards(recorded, minimum_votes=minimum_votes),
+        boards=boards,
         publish=publish,
+    )
+    metrics = ArenaMetrics()
+    appends = AppendTimes(metrics.vote_append_s.observe)
+    health = Health(log, appends=appends, held_back=True)
+    metrics.figures = figures_of(health)
+    sensors = sensor_routes(
+        board=lambda now_us: boards.ask(Question(minimum_votes=minimum_votes), now_us=now_us).leaderboard,
+        measurements=Measurements(log, costs=running.settings.file.costs, held_back=True),
+        sources=result_sources(log),
     )
     pairing = running.settings.file.arena.pairing
     return with_releases(
@@ -65,10 +83,17 @@ def make_pages(running: Running) -> Starlette:
             log=log,
             client=running.client,
             contestants=lambda: entrants(running),
-            routes=board,
-            pairing=InformedPairing(log, pairing),
+            routes=[
+                *sensors,
+                *board,  # after the others below /leaderboard/: any word may be a board's name
+                *health_routes(health),
+                *review_routes(recorded, reviewers(log)),
+            ],
+            pairing=InformedPairing(log, pairing, recorded=recorded),
             sessions=SessionLimits(running.settings.file.arena.sessions),
             outages=Outages(failures=pairing.outage_failures, rest_s=pairing.outage_rest_s),
+            appends=appends,
+            collectors=[metrics],
             replay=replay_command(running.settings),
             allowed_hosts=running.hosts,
         ),

@@ -101,6 +101,7 @@ class Asker:
             tries, waited_s = 0, 0.0
             while True:
                 stream = self._client.stream_chat(self._model, messages, headers=headers, **fields)
+                stream.tries = tries
                 try:
                     await stream.__aenter__()
                     break

@@ -74,6 +74,10 @@ class AnswerStream:
         self.model = ""
         self.finish_reason: str | None = None
         self.usage: Usage | None = None
+        self.tries = 0
+        """Requests for this answer that were refused before it; counted by who asks again."""
+        self.calls: list[dict[str, str]] = []
+        """Functions that the model called, `name` and `arguments` (its text), once the iteration has ended."""
         self.prompt_logprobs: Json = None
         """What a server that was asked for them sent, in vLLM's shape; read by `likelihood.py`."""
 
@@ -160,8 +164,19 @@ class AnswerStream:
         text = ""
         for choice in chunk.get("choices", ()):
             text += choice["delta"].get("content") or ""
+            for call in choice["delta"].get("tool_calls") or ():
+                self._take_call(call)
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
         return text
+
+    def _take_call(self, delta: dict[str, Any]) -> None:
+        place, said = delta.get("index", len(self.calls)), delta.get("function") or {}
+        if place == len(self.calls):
+            self.calls.append({"name": "", "arguments": ""})
+        elif not 0 <= place < len(self.calls):
+            raise KeyError("index")
+        self.calls[place]["name"] += said.get("name") or ""
+        self.calls[place]["arguments"] += said.get("arguments") or ""
 
 
 class ModelClient:
@@ -251,6 +266,25 @@ class ModelClient:
             async for _ in stream:
                 pass
         return Answer(stream.text, stream.identity, stream.generation, stream.finish_reason, stream.usage)
+
+    async def post(self, path: str, body: Mapping[str, Json]) -> Json:
+        """Send JSON to a path of the server's root (`/classify`, `/v1/score`) and return the JSON that comes back.
+
+        For what is no chat: reward and scoring endpoints. Raises as `chat` does.
+        """
+        url = self.base_url.removesuffix("/v1") + path
+        headers = {"content-type": "application/json"}
+        try:
+            response = await self._http.post(url, content=orjson.dumps(body), headers=headers)
+        except httpx2.HTTPError as error:
+            raise error_from_transport(error, url) from error
+        if response.status_code != 200:
+            raise error_from_response(response.status_code, response.headers, response.content)
+        try:
+            answer: Json = orjson.loads(response.content)
+        except orjson.JSONDecodeError as error:
+            raise UpstreamFailed(f"{url} did not answer with JSON", code="answer_unreadable") from error
+        return answer
 
     async def models(self) -> list[ModelEntry]:
         """List what the server offers."""

@@ -30,6 +30,8 @@ class Retries:
     """How long one request waits, all tries together, for a server that is busy."""
     first_wait_s: float = 0.25
     longest_wait_s: float = 20.0
+    linger_ms: int = LINGER_MS
+    """How long a server shall go on with an answer whose connection was lost, where `after_a_cut` holds."""
     after_a_cut: bool = False
     """Also when an answer was cut. Every request then has an idempotency key, and the server goes on for two seconds
     after its client is lost, so a step that you cancel may run so long; without, it ends at once."""
@@ -38,7 +40,7 @@ class Retries:
         """What a request with a key says of it."""
         if key is None or not self.after_a_cut:
             return {}
-        return {HEADER_IDEMPOTENCY: key, HEADER_RESUME: str(LINGER_MS)}
+        return {HEADER_IDEMPOTENCY: key, HEADER_RESUME: str(self.linger_ms)}
 
     def wait_s(
         self, error: TiltyardError, tried: int, waited_s: float = 0.0, *, once: bool = False

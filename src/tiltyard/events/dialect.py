@@ -62,10 +62,11 @@ class Database(ABC):
         except SQLAlchemyError as error:
             raise self.storage_failed(error) from error
 
-    def has(self, table: Table) -> bool:
-        """Tell whether a table is there."""
+    def has(self, *tables: Table) -> bool:
+        """Tell whether tables are there, all of them."""
         with self.reading() as connection:
-            return inspect(connection).has_table(table.name)
+            found = inspect(connection)
+            return all(found.has_table(table.name) for table in tables)
 
     def close(self) -> None:
         """Give back every connection."""
@@ -135,9 +136,9 @@ class SqliteDatabase(Database):
         except (sqlite3.Error, SQLAlchemyError) as error:
             raise StorageFailed(f"cannot empty the write-ahead log of {self.path}: {error}") from error
 
-    def has(self, table: Table) -> bool:
-        """Tell whether a table is there, without making the file."""
-        return self.path.exists() and super().has(table)
+    def has(self, *tables: Table) -> bool:
+        """Tell whether tables are there, without making the file."""
+        return self.path.exists() and super().has(*tables)
 
     @contextmanager
     def _raw(self) -> Iterator[sqlite3.Connection]:

@@ -11,8 +11,8 @@ from tiltyard.events.dialect import Database, SqliteDatabase
 from tiltyard.events.ids import new_id
 from tiltyard.events.master_key import MasterKey
 from tiltyard.events.tables import (
+    PROJECTIONS,
     SCHEMA_VERSION,
-    embeddings,
     key_info,
     keys_metadata,
     log_info,
@@ -34,7 +34,7 @@ def prepare_log(database: Database) -> str:
                 ]
                 connection.execute(insert(log_info), rows)
         facts = _facts(database)
-    elif not database.has(embeddings):  # a log from before there were API keys and tenants
+    elif not database.has(*PROJECTIONS):  # a log of an earlier version
         database.create(log_metadata, append_only=("events", "seals"))
     if facts is None or facts.get("schema_version") != str(SCHEMA_VERSION):
         found = None if facts is None else facts.get("schema_version")

@@ -6,7 +6,6 @@ happened, happened; a vote for a battle that nobody opened is still in `votes`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
@@ -22,9 +21,15 @@ from tiltyard.events.schema import (
     BattleTurnStarted,
     GenerationFinished,
     IdentityRegistered,
+    JudgmentsImported,
+    PairCountsImported,
     TenantSet,
     TextsEmbedded,
     VoteCast,
+    VoteImportFinished,
+    VoteImportStarted,
+    VoteImportWithdrawn,
+    VotesImported,
     VoteWithdrawn,
 )
 from tiltyard.events.tables import (
@@ -34,8 +39,21 @@ from tiltyard.events.tables import (
     embeddings,
     generations,
     identities,
+    imported_judgments,
+    imported_pairs,
+    imported_votes,
+    imports,
     tenant_terms,
     votes,
+)
+from tiltyard.identity.canonical import Json, canonical_json
+
+_VOTE_COLUMNS = (
+    *("line", "a", "b", "choice", "voter", "time_us", "turns", "id", "key", "anonymous", "pair_probability"),
+)
+_JUDGMENT_COLUMNS = (
+    *("line", "judge", "template", "question", "turn", "a", "b", "verdict", "verdict_swapped", "both_orders"),
+    *("score", "time_us", "key"),
 )
 
 Change = tuple[str, dict[str, object]]
@@ -60,6 +78,23 @@ _STATEMENTS: MappingProxyType[str, Insert | Update | Delete] = MappingProxyType(
         "embedding": insert(embeddings),
         "tenant_unset": delete(tenant_terms).where(tenant_terms.c.tenant == bindparam("of")),
         "tenant_set": insert(tenant_terms),
+        "import": insert(imports),
+        "import_finished": update(imports)
+        .where(imports.c.import_id == bindparam("of"))
+        .values(
+            finished_us=bindparam("at_us"),
+            last_sequence=bindparam("event"),
+            file_rows=bindparam("found"),
+            votes=bindparam("taken"),
+            judgments=bindparam("judged"),
+            refused_json=bindparam("left_out"),
+        ),
+        "import_withdrawn": update(imports)
+        .where(imports.c.import_id == bindparam("of"))
+        .values(withdrawn_us=bindparam("at_us")),
+        "importedvote": insert(imported_votes),
+        "importedjudgment": insert(imported_judgments),
+        "importedpair": insert(imported_pairs),
         "key": insert(api_keys),
         "key_revoked": update(api_keys)
         .where(api_keys.c.key == bindparam("of"))
@@ -196,10 +231,73 @@ def _changes(event: StoredEvent) -> Iterator[Change]:
                 {
                     "tenant": data.tenant,
                     "sequence": event.sequence,
-                    "terms_json": None if data.terms is None else json.dumps(data.terms, sort_keys=True),
+                    "terms_json": None if data.terms is None else _json(data.terms),
                 },
             )
+        case VoteImportStarted():
+            yield (
+                "import",
+                {
+                    "import_id": data.import_id,
+                    "sequence": event.sequence,
+                    "started_us": event.time_us,
+                    "source": data.source,
+                    "licence": data.licence,
+                    "format": data.format,
+                    "file_name": data.file_name,
+                    "file_digest": data.file_digest,
+                    "terms_json": _json(data.terms),
+                },
+            )
+        case VotesImported():
+            for place, vote in enumerate(data.votes):
+                yield (
+                    "importedvote",
+                    {
+                        **_place(event, data.import_id, place),
+                        **{name: getattr(vote, name) for name in _VOTE_COLUMNS},
+                        "traits_json": _json(vote.traits) if vote.traits else None,
+                        "text_json": vote.text and vote.text.model_dump_json(),
+                    },
+                )
+        case JudgmentsImported():
+            for place, judgment in enumerate(data.judgments):
+                yield (
+                    "importedjudgment",
+                    {
+                        **_place(event, data.import_id, place),
+                        **{name: getattr(judgment, name) for name in _JUDGMENT_COLUMNS},
+                        "text_json": judgment.text and judgment.text.model_dump_json(),
+                    },
+                )
+        case PairCountsImported():
+            for place, pair in enumerate(data.pairs):
+                yield "importedpair", {**_place(event, data.import_id, place), **vars(pair)}
+        case VoteImportFinished():
+            yield (
+                "import_finished",
+                {
+                    "of": data.import_id,
+                    "at_us": event.time_us,
+                    "event": event.sequence,
+                    "found": data.rows,
+                    "taken": data.votes,
+                    "judged": data.judgments,
+                    "left_out": _json([one.model_dump() for one in data.refused]),
+                },
+            )
+        case VoteImportWithdrawn():
+            yield "import_withdrawn", {"of": data.import_id, "at_us": event.time_us}
         case ApiKeyEnded():
             yield f"key_{data.reason}", {"of": data.key, "event": event.sequence, "at_us": data.at_us}
         case _:
             return
+
+
+def _place(event: StoredEvent, import_id: str, place: int) -> dict[str, object]:
+    return {"sequence": event.sequence, "place": place, "import_id": import_id}
+
+
+def _json(value: Json) -> str:
+    # Canonical, so that a number is written alike before and after it was read back (0.0 and 0).
+    return canonical_json(value).decode()

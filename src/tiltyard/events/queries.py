@@ -6,14 +6,22 @@ import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from pydantic import JsonValue
 from sqlalchemy import Column, Connection, RowMapping, Select, func, literal, select
 
 from tiltyard.errors import NotFound
-from tiltyard.events.dialect import Database
 from tiltyard.events.envelope import StoredEvent, parse_data
-from tiltyard.events.schema import Choice, Credential, EventData, GenerationFinished, IdentityRegistered
+from tiltyard.events.imported import ImportQueries
+from tiltyard.events.schema import (
+    Choice,
+    Credential,
+    EventData,
+    GenerationFinished,
+    IdentityRegistered,
+    VoteCast,
+)
 from tiltyard.events.tables import (
     api_keys,
     battles,
@@ -87,6 +95,16 @@ class BattleRow:
     voted_us: int | None
 
 
+class AnswerFigures(NamedTuple):
+    """How long an answer is and how it was timed."""
+
+    sequence: int
+    """Log position of its end."""
+    tokens: int
+    time_to_first_token_ms: float | None
+    total_ms: float
+
+
 @dataclass(frozen=True)
 class ApiKeyRow:
     """One API key as the log knows it; times are microseconds since 1970."""
@@ -128,6 +146,19 @@ class PairCount:
     both_bad: int
 
 
+class VotePositions(NamedTuple):
+    """How far the table of votes follows the log."""
+
+    log_sequence: int
+    """Newest vote among the events; 0 without one."""
+    projection_sequence: int
+    """Newest vote in the table."""
+    in_log: int
+    in_projection: int
+    newest_us: int | None
+    """When the newest vote of the log was cast."""
+
+
 def stored_event(row: RowMapping) -> StoredEvent:
     """Make an event from a row that begins with the envelope's columns."""
     return StoredEvent(**{column.name: row[column.name] for column in _ENVELOPE})
@@ -150,11 +181,8 @@ def read_page(connection: Connection, *, after: int) -> list[StoredEvent]:
     return [stored_event(row) for row in rows]
 
 
-class Queries:
+class Queries(ImportQueries):
     """Reads one database; every method blocks for as long as the query takes (mostly below a millisecond)."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def read(
         self,
@@ -202,6 +230,17 @@ class Queries:
             raise NotFound(f"no event has the id {event_id!r}")
         return stored_event(row)
 
+    def known_keys(self, keys: Collection[str]) -> set[str]:
+        """Return those of some unique keys that are in the log: what need not be done again."""
+        wanted, known = list(keys), set[str]()
+        with self._database.reading() as connection:
+            for start in range(0, len(wanted), PAGE_EVENTS):
+                query = select(events.c.unique_key).where(
+                    events.c.unique_key.in_(wanted[start : start + PAGE_EVENTS])
+                )
+                known.update(str(key) for (key,) in connection.execute(query))
+        return known
+
     def last_sequence(self) -> int:
         """Return the sequence of the newest event, 0 when there is none."""
         with self._database.reading() as connection:
@@ -215,6 +254,17 @@ class Queries:
         with self._database.reading() as connection:
             rows = connection.execute(query.order_by(votes.c.sequence)).mappings()
             return [VoteRow(**row) for row in rows]
+
+    def vote_positions(self) -> VotePositions:
+        """Compare the table of votes with the events; both are of one moment."""
+        logged = select(func.max(events.c.sequence), func.count()).where(events.c.type == VoteCast.TYPE)
+        kept = select(func.max(votes.c.sequence), func.count()).select_from(votes)
+        with self._database.reading() as connection:
+            newest, in_log = connection.execute(logged).one()
+            placed, in_projection = connection.execute(kept).one()
+            when = select(events.c.time_us).where(events.c.sequence == newest)
+            newest_us = None if newest is None else connection.execute(when).scalar_one()
+        return VotePositions(newest or 0, placed or 0, in_log, in_projection, newest_us)
 
     def pair_counts(self, after_sequence: int = 0) -> list[PairCount]:
         """Count the votes beyond `after_sequence` for each ordered pair of behaviours that met."""
@@ -258,6 +308,24 @@ class Queries:
         if row is None:
             raise NotFound(f"no generation {generation!r} is in the log; ids begin with gen_")
         return GenerationFinished.model_validate_json(row.data_json)
+
+    def answer_figures(self, names: Collection[str]) -> dict[str, AnswerFigures]:
+        """Return length and times of those generations that the log has, a query for each few hundred."""
+        found = {}
+        columns = generations.c
+        order = sorted(names)
+        for start in range(0, len(order), PAGE_EVENTS):
+            query = select(
+                columns.generation,
+                columns.sequence,
+                columns.completion_tokens,
+                columns.time_to_first_token_ms,
+                columns.total_ms,
+            ).where(columns.generation.in_(order[start : start + PAGE_EVENTS]))
+            with self._database.reading() as connection:
+                for name, *figures in connection.execute(query):
+                    found[name] = AnswerFigures(*figures)
+        return found
 
     def api_keys(self) -> list[ApiKeyRow]:
         """Return every API key that was ever issued, oldest first."""

@@ -7,14 +7,19 @@ import inspect
 import sys
 from pathlib import Path
 
-from tiltyard.events import schema
 from tiltyard.events.schema import (
     EVENT_TYPES,
     ChoiceOutcome,
     ContentRef,
     Contestant,
-    ShadowCopies,
+    EvalVerdict,
+    ImportedJudgment,
+    ImportedPair,
+    ImportedVote,
+    JudgedSide,
     PublishedName,
+    Refused,
+    ShadowCopies,
     StructureRef,
     ToolRef,
     ToolsRef,
@@ -37,6 +42,12 @@ PARTS: tuple[type[Frozen], ...] = (
     TrafficRule,
     ShadowCopies,
     PublishedName,
+    JudgedSide,
+    EvalVerdict,
+    ImportedVote,
+    ImportedJudgment,
+    ImportedPair,
+    Refused,
 )
 """Values inside events that have a table of their own."""
 
@@ -46,11 +57,17 @@ def tables() -> str:
 
     Raises `ValueError` when a class or field has no docstring.
     """
-    tree = ast.parse(inspect.getsource(schema))
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    parts = [f"### {one.__name__}\n\n`{one.TYPE}`. {_table(classes[one.__name__])}" for one in EVENT_TYPES]
-    parts += [f"### {one.__name__}\n\n{_table(classes[one.__name__])}" for one in PARTS]
+    parts = [f"### {one.__name__}\n\n`{one.TYPE}`. {_table(_written(one))}" for one in EVENT_TYPES]
+    parts += [f"### {one.__name__}\n\n{_table(_written(one))}" for one in PARTS]
     return "\n".join(parts)
+
+
+def _written(one: type[Frozen]) -> ast.ClassDef:
+    """The class as it is written down."""
+    (node,) = ast.parse(inspect.getsource(one)).body
+    if not isinstance(node, ast.ClassDef):
+        raise TypeError(f"{one.__name__} is no class of its own")
+    return node
 
 
 def with_tables(document: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Float, Index, Integer, LargeBinary, MetaData, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, LargeBinary, MetaData, Table, Text
 
 SCHEMA_VERSION = 1
 
@@ -160,7 +160,100 @@ embeddings = Table(
     Column("prompt_tokens", BigInteger, nullable=False),
 )
 
-PROJECTIONS = (identities, generations, battles, votes, api_keys, tenant_terms, embeddings)
+# Of files that others made: kept apart from `votes`, so that no board counts them unasked.
+
+imports = Table(
+    "imports",
+    log_metadata,
+    Column("import_id", Text, primary_key=True),
+    Column("sequence", BigInteger, nullable=False, unique=True),
+    Column("started_us", BigInteger, nullable=False),
+    Column("source", Text, nullable=False, index=True),
+    Column("licence", Text, nullable=False),
+    Column("format", Text, nullable=False),
+    Column("file_name", Text, nullable=False),
+    Column("file_digest", Text, nullable=False, index=True),
+    Column("terms_json", Text, nullable=False),
+    Column("finished_us", BigInteger),  # NULL: was cut, and counts nowhere
+    Column("last_sequence", BigInteger),
+    Column("file_rows", BigInteger),
+    Column("votes", BigInteger),
+    Column("judgments", BigInteger),
+    Column("refused_json", Text),
+    Column("withdrawn_us", BigInteger),
+)
+
+imported_votes = Table(
+    "imported_votes",
+    log_metadata,
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("place", Integer, primary_key=True, autoincrement=False),  # in the event
+    Column("import_id", Text, nullable=False, index=True),
+    Column("line", BigInteger, nullable=False),
+    Column("a", Text, nullable=False),
+    Column("b", Text, nullable=False),
+    Column("choice", Text, nullable=False),
+    Column("voter", Text),
+    Column("time_us", BigInteger),
+    Column("turns", BigInteger),
+    Column("id", Text),
+    Column("key", Text),
+    Column("anonymous", Boolean),
+    Column("pair_probability", Float(53)),
+    Column("traits_json", Text),
+    Column("text_json", Text),
+)
+
+imported_judgments = Table(
+    "imported_judgments",
+    log_metadata,
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("place", Integer, primary_key=True, autoincrement=False),  # in the event
+    Column("import_id", Text, nullable=False, index=True),
+    Column("line", BigInteger, nullable=False),
+    Column("judge", Text, nullable=False),
+    Column("template", Text),
+    Column("question", Text),
+    Column("turn", BigInteger),
+    Column("a", Text, nullable=False),
+    Column("b", Text),
+    Column("verdict", Text),
+    Column("verdict_swapped", Text),
+    Column("both_orders", Boolean, nullable=False),
+    Column("score", Float(53)),
+    Column("time_us", BigInteger),
+    Column("key", Text),
+    Column("text_json", Text),
+)
+
+imported_pairs = Table(
+    "imported_pairs",
+    log_metadata,
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("place", Integer, primary_key=True, autoincrement=False),  # in the event
+    Column("import_id", Text, nullable=False, index=True),
+    Column("line", BigInteger, nullable=False),
+    Column("a", Text, nullable=False),
+    Column("b", Text, nullable=False),
+    Column("wins_a", BigInteger, nullable=False),
+    Column("wins_b", BigInteger, nullable=False),
+    Column("ties", BigInteger, nullable=False),
+    Column("both_bad", BigInteger, nullable=False),
+)
+
+PROJECTIONS = (
+    identities,
+    generations,
+    battles,
+    votes,
+    api_keys,
+    tenant_terms,
+    embeddings,
+    imports,
+    imported_votes,
+    imported_judgments,
+    imported_pairs,
+)
 
 # Seen, not told: written now and then, in nobody's way, and no event.
 

@@ -16,6 +16,7 @@ from tiltyard.events.queries import envelope_columns, stored_event
 from tiltyard.events.schema import ContentRef, EventData
 from tiltyard.events.seals import Seal, Sealer, leaf_hash, merkle_root
 from tiltyard.events.tables import events, heads, seals
+from tiltyard.identity.manifest import Frozen
 
 PAGE_ROWS = 1000
 
@@ -307,5 +308,17 @@ class Verification:
 
 
 def content_refs_of(data: EventData) -> list[tuple[str, ContentRef]]:
-    """Return the words that an event names, each with the name of its field."""
-    return [(name, value) for name, value in data if isinstance(value, ContentRef)]
+    """Return the words that an event names, each with the name of its field, such as `message` or `votes[3].text`."""
+    found: list[tuple[str, ContentRef]] = []
+    for name, value in data:
+        if isinstance(value, ContentRef):
+            found.append((name, value))
+        elif isinstance(value, tuple):
+            found += [
+                (f"{name}[{place}].{field}", ref)
+                for place, part in enumerate(value)
+                if isinstance(part, Frozen)
+                for field, ref in part
+                if isinstance(ref, ContentRef)
+            ]
+    return found

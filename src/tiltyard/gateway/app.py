@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from prometheus_client.registry import Collector
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -46,6 +48,9 @@ from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
 from tiltyard.wire.responses import ResponsesRequest
 from tiltyard.wire.tokens import DetokenizeRequest, TokenizeRequest
 
+SWITCH_S = 0.0005
+"""How long the threads that write the log may keep a token waiting for the interpreter; Python's own is 5 ms."""
+
 
 def create_gateway(
     *,
@@ -58,15 +63,18 @@ def create_gateway(
     ledger: Ledger | None = None,
     require_keys: bool = False,
     house_key: str | None = None,
+    collectors: Iterable[Collector] = (),
 ) -> FastAPI:
     """Make the gateway; `hosts` are the names it is served under beside the loopback ones (`*`: any).
 
     The caller keeps the registry true (a launcher or `Registry.watch`) and closes the log after the app.
     `tenants` are the terms by name, `ledger` (this process's own unless given) keeps their accounts; with
     `require_keys` a key is needed even before the first one is made. `house_key` lets this process's own
-    arena in. `app.state.answering` holds the answers under way on WebSockets, which the caller's server may wait for.
+    arena in. `collectors` are further metrics of this process, shown on `/metrics` too. `app.state.answering` holds the answers under way on WebSockets, which the caller's server may wait for.
     """
     metrics = GatewayMetrics()
+    for collector in collectors:
+        metrics.registry.register(collector)
     router.splits.look(log)  # before the first request, not a moment after
     gate = Gate(KeyRing(log), tenants or {}, require_keys=require_keys, house_key=house_key)
     door = Door(
@@ -86,8 +94,11 @@ def create_gateway(
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_S)
         watching = asyncio.create_task(router.splits.watch(log))
         yield
+        sys.setswitchinterval(before)
         watching.cancel()
         await door.shadows.aclose()
         await door.tellings.aclose()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import aiohttp
 import orjson
 
 from tiltyard.client.failures import error_from_response
@@ -11,6 +10,7 @@ from tiltyard.gateway.attempt import WorkerLost
 from tiltyard.gateway.caller import current_caller
 from tiltyard.gateway.charge import Charge
 from tiltyard.gateway.door import Door
+from tiltyard.gateway.line import HopFailed
 from tiltyard.router.ledger import Ask
 from tiltyard.router.router import Route
 from tiltyard.wire.phrasing import Chunk
@@ -54,9 +54,11 @@ async def _ask(door: Door, route: Route, path: str, body: Chunk) -> Chunk:
     headers = {"content-type": "application/json", HEADER_TENANT: current_caller().tenant}
     try:
         answer = await door.hop.post(route.url + path, named, headers)
-        async with answer:
+        try:
             content = await answer.read()
-    except aiohttp.ClientError as error:
+        finally:
+            answer.close()
+    except HopFailed as error:
         raise WorkerLost(f"worker {route.worker.name} went away in the middle of the request") from error
     if answer.status != 200:
         raise error_from_response(answer.status, answer.headers, content)

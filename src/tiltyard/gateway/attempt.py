@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
-import aiohttp
 import orjson
 
 from tiltyard.client.failures import error_from_body, error_from_response
 from tiltyard.errors import UpstreamFailed
 from tiltyard.gateway.collect import Kind
-from tiltyard.gateway.hop import Hop
+from tiltyard.gateway.hop import Exchange, Hop
+from tiltyard.gateway.line import ConnectTimedOut, HopFailed, NotReached, Silent
 from tiltyard.identity.canonical import Digest
 from tiltyard.router.router import Route
 from tiltyard.wire.phrasing import Chunk
@@ -59,15 +59,15 @@ class Attempt:
         self.reached = False
         """Whether the worker may have begun: not when it refused the connection."""
         self.prompt = PromptFacts()
-        self._posting: asyncio.Future[aiohttp.ClientResponse] | None = None
-        self._response: aiohttp.ClientResponse | None = None
+        self._posting: asyncio.Future[Exchange] | None = None
+        self._response: Exchange | None = None
         self._stopped = False
 
     def stop(self) -> None:
         """End the answer now, wherever it is: `frames` raises `Stopped`."""
         self._stopped = True
         if self._response is not None:
-            self._response.close()
+            self._response.hang_up()
         elif self._posting is not None:
             self._posting.cancel()
 
@@ -85,17 +85,17 @@ class Attempt:
             if self._stopped:
                 raise Stopped from None
             raise
-        except aiohttp.ClientConnectorError as error:
+        except NotReached as error:
             self.reached = False
             raise WorkerLost(f"worker {name} does not accept connections") from error
-        except aiohttp.ClientError as error:
+        except HopFailed as error:
             raise self._failure(error) from error
         try:
             if response.status != 200:
                 raise error_from_response(response.status, response.headers, await response.read())
             self.prompt = PromptFacts.of(response.headers)
             parser, done = SseParser(), False
-            async for piece in response.content.iter_any():
+            async for piece in response.pieces():
                 for event in parser.feed(piece):
                     if event.data == DONE:
                         done = True
@@ -105,18 +105,18 @@ class Attempt:
                 raise Stopped
             if not done:
                 raise WorkerLost(f"worker {name} ended the stream in the middle of the answer")
-        except aiohttp.ClientError as error:
+        except HopFailed as error:
             if self._stopped:
                 raise Stopped from error
             raise self._failure(error) from error
         finally:
             response.close()  # in mid-answer: hangs up, so that the worker stops; after its end: nothing
 
-    def _failure(self, error: aiohttp.ClientError) -> UpstreamFailed:
+    def _failure(self, error: HopFailed) -> UpstreamFailed:
         name = self._route.worker.name
-        if isinstance(error, aiohttp.ConnectionTimeoutError):
+        if isinstance(error, ConnectTimedOut):
             return UpstreamFailed(f"worker {name} did not accept a connection in time", code="timed_out")
-        if isinstance(error, aiohttp.ServerTimeoutError):
+        if isinstance(error, Silent):
             return UpstreamFailed(
                 f"worker {name} sent nothing for too long; the answer was given up", code="timed_out"
             )

@@ -6,7 +6,6 @@ import asyncio
 import time
 from typing import NamedTuple
 
-import aiohttp
 import orjson
 from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
@@ -21,6 +20,7 @@ from tiltyard.gateway.caller import current_caller
 from tiltyard.gateway.charge import Charge
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.errors import CLIENT_CLOSED
+from tiltyard.gateway.line import HopFailed
 from tiltyard.gateway.openapi import request_schema
 from tiltyard.gateway.taking import take
 from tiltyard.router.ledger import Ask
@@ -152,9 +152,11 @@ async def _ask(door: Door, asked: EmbeddingsRequest, route: Route, headers: dict
             answer = await door.hop.post(
                 f"{route.url}/v1/embeddings", asked.to_worker(route.identity.name), headers
             )
-            async with answer:
+            try:
                 body = await answer.read()
-        except aiohttp.ClientError as error:
+            finally:
+                answer.close()
+        except HopFailed as error:
             raise WorkerLost(f"worker {route.worker.name} went away in the middle of the request") from error
     if answer.status != 200:
         raise error_from_response(answer.status, answer.headers, body)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import orjson
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -55,6 +57,8 @@ def health_routes(door: Door) -> APIRouter:
                 door.metrics.tenant_spent.labels(tenant, "month").set(account.month_nano / NANO)
         except Unavailable as error:  # the other figures are needed now more than ever
             door.metrics.errors.labels(error.code).inc()
-        return Response(door.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)
+        # In a thread: what other rooms add may read the log.
+        page = await asyncio.to_thread(door.metrics.exposition)
+        return Response(page, media_type=CONTENT_TYPE_LATEST)
 
     return routes

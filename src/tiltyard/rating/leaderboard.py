@@ -87,6 +87,13 @@ class LeaderboardRow:
         """Half the interval."""
         return None if self.upper is None or self.lower is None else (self.upper - self.lower) / 2
 
+    @property
+    def not_separable(self) -> int:
+        """Ranked models from which no significant difference tells it; 0 without a rank."""
+        if self.rank_by_differences is None or self.rank_by_differences_worst is None:
+            return 0
+        return self.rank_by_differences_worst - self.rank_by_differences
+
     def to_json(self) -> dict[str, Json]:
         """Return the row as the API shows it."""
         model = self.model
@@ -112,6 +119,7 @@ class LeaderboardRow:
             "ties": self.ties,
             "both_bad": self.both_bad,
             "votes_needed": self.votes_needed,
+            "not_separable": self.not_separable,
             "notes": list(self.notes),
             "organization": model.organization,
             "license": model.license,
@@ -158,7 +166,7 @@ class Leaderboard:
         """Every number and setting, in the form that `digest` names; names and licences are not in it.
 
         `models` is sorted; rows, pairs (`[i, j, wins of i, wins of j, ties, both bad]`) and `components` refer to it
-        by position, which keeps the document of 129 models and 3,460 pairs below 150 kB.
+        by position, which keeps the document of 129 models and 3,460 pairs near 110 kB.
         """
         ratings, evidence, counts = self.ratings, self.evidence, self.counts
         place = {key: number for number, key in enumerate(counts.models)}

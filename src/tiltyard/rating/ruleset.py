@@ -21,11 +21,13 @@ from tiltyard.identity.manifest import Frozen, Number, Whole
 from tiltyard.rating.admission import MICROSECONDS_PER_DAY, Admitted, VoteLike, Window, admit
 from tiltyard.rating.counts import PairCounts
 from tiltyard.rating.outcomes import EVENT_LABELS, encode
+from tiltyard.rating.reviews import Reviews
 from tiltyard.rating.voter_tests import Findings, OutcomeChances, examine
 
 Reason: TypeAlias = Literal[
     "withdrawn",
     "same_behaviour_on_both_sides",
+    "excluded_by_review",
     "identity_leak",
     "too_fast",
     "beyond_voter_day",
@@ -119,22 +121,37 @@ class Judged:
     """What `Findings.worst_model` counts in."""
 
 
-def judge(votes: Sequence[RecordedVote], ruleset: Ruleset) -> Judged:
-    """Say which of the votes count; the same votes and rules give the same answer, in whatever order they come.
+NO_REVIEWS: Final = Reviews()
+
+
+def judge(votes: Sequence[RecordedVote], ruleset: Ruleset, reviews: Reviews = NO_REVIEWS) -> Judged:
+    """Say which of the votes count; the same votes, rules and reviews give the same answer, in whatever order they come.
+
+    Who decided to keep a vote, or a voter's votes, is believed before any rule but the first: a battle of a model against itself
+    compares nothing. Such votes are still evidence in the tests of voters.
 
     Raises `InvalidRequest` when a vote says something that is no outcome.
     """
     reasons: dict[int, Reason] = {}
     left = sorted(votes, key=lambda vote: vote.sequence)
+    decided = {vote.sequence: reviews.of(vote.battle, vote.voter) for vote in left}
 
-    def leave_out(reason: Reason, broken: Iterable[RecordedVote]) -> None:
+    def leave_out(
+        reason: Reason, broken: Iterable[RecordedVote], *, whatever_was_decided: bool = False
+    ) -> None:
         nonlocal left
-        found = {vote.sequence for vote in broken}
+        found = {vote.sequence for vote in broken if whatever_was_decided or decided[vote.sequence] != "keep"}
         reasons.update(dict.fromkeys(found, reason))
         left = [vote for vote in left if vote.sequence not in found]
 
-    leave_out("withdrawn", [v for v in left if v.withdrawn])  # under any rules: it is no vote any more
-    leave_out("same_behaviour_on_both_sides", [v for v in left if v.behaviour_a == v.behaviour_b])
+    # under any rules: it is no vote any more
+    leave_out("withdrawn", [v for v in left if v.withdrawn], whatever_was_decided=True)
+    leave_out(
+        "same_behaviour_on_both_sides",
+        [v for v in left if v.behaviour_a == v.behaviour_b],
+        whatever_was_decided=True,
+    )
+    leave_out("excluded_by_review", [v for v in left if decided[v.sequence] == "exclude"])
     if ruleset.exclude_leaks:
         leave_out("identity_leak", [v for v in left if v.leaked])
     leave_out("too_fast", [v for v in left if v.seconds is not None and v.seconds < ruleset.least_seconds])
@@ -154,13 +171,20 @@ def judge(votes: Sequence[RecordedVote], ruleset: Ruleset) -> Judged:
     return Judged(ruleset, reasons, findings, models)
 
 
-def admit_under(ruleset: Ruleset, votes: Sequence[RecordedVote], *, window: Window, now_us: int) -> Admitted:
+def admit_under(
+    ruleset: Ruleset,
+    votes: Sequence[RecordedVote],
+    *,
+    window: Window,
+    now_us: int,
+    reviews: Reviews = NO_REVIEWS,
+) -> Admitted:
     """Add up the votes that count under a ruleset and lie in the window; all votes before `now_us` are judged.
 
     A voter is tested on all that he did, so that a short window does not make him innocent.
     """
     known = [vote for vote in votes if vote.time_us < now_us]
-    return admit_judged(judge(known, ruleset), known, window=window, now_us=now_us)
+    return admit_judged(judge(known, ruleset, reviews), known, window=window, now_us=now_us)
 
 
 def admit_judged(judged: Judged, votes: Sequence[RecordedVote], *, window: Window, now_us: int) -> Admitted:

@@ -23,7 +23,7 @@ _OPERATORS: Final[dict[str, np.ufunc]] = {
     ">": np.greater,
     ">=": np.greater_equal,
 }
-_CONDITION = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)\s*(!=|<=|>=|=|<|>)(.+)")
+_CONDITION = re.compile(r"([A-Za-z_][A-Za-z0-9_./-]*)\s*(!=|<=|>=|=|<|>)(.+)")
 
 
 @dataclass(frozen=True)

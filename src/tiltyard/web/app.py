@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -16,6 +17,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Message, Receive, Scope, Send
 
 from tiltyard.arena.battle import Arena, Pairing
+from tiltyard.arena.health import AppendTimes
 from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Entrant, Randomness
 from tiltyard.arena.reveal import REPLAY
@@ -63,15 +65,18 @@ def create_web(
     pairing: Pairing | None = None,
     outages: Outages | None = None,
     sessions: SessionLimits | None = None,
+    appends: AppendTimes | None = None,
     replay: str = REPLAY,
+    collectors: Iterable[Collector] = (),
     allowed_hosts: Collection[str] = LOOPBACK_NAMES,
 ) -> Starlette:
     """Make the app of all pages; mount it at `/`, beside the gateway.
 
     `contestants` says who may be drawn now; `routes` are further pages (the leaderboard); `pairing` draws
     among them and `outages` says who rests, uniformly and with the defaults where left out;
-    `sessions` limits battles by the hour; `replay` is the
-    command that a reveal shows, up to the battle's id, quoted for a shell. The app's own lifespan ends the
+    `sessions` limits battles by the hour; `appends` takes in how long votes took to be durable; `replay` is the
+    command that a reveal shows, up to the battle's id, quoted for a shell; `collectors` are metrics for whoever serves them
+    (`app.state.collectors`). The app's own lifespan ends the
     running battles; who mounts it under another app awaits `app.state.arena.close()`.
     """
     now = contestants if callable(contestants) else lambda: contestants
@@ -84,6 +89,7 @@ def create_web(
         pairing=pairing,
         outages=outages,
         sessions=sessions,
+        appends=appends,
     )
 
     @asynccontextmanager
@@ -108,4 +114,5 @@ def create_web(
         lifespan=lifespan,
     )
     app.state.arena = arena
+    app.state.collectors = tuple(collectors)
     return app

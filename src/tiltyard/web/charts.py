@@ -26,7 +26,7 @@ except ImportError as missing:
 else:
     CHARTS_MISSING = None
 
-HOW_TO_INSTALL: Final = "The chart needs one more package: pip install 'tiltyard[web]'."
+HOW_TO_INSTALL: Final = "pip install 'tiltyard[web]'"
 
 Theme: TypeAlias = Literal["light", "dark"]
 Size: TypeAlias = Literal["wide", "narrow"]
@@ -41,10 +41,10 @@ _TAIL: Final = 9  # letters that a cut name keeps at its end, where a digest tel
 _MARGIN: Final = 5  # points beside the outermost interval
 _MOST_STEPS: Final[dict[Size, int]] = {"wide": 10, "narrow": 3}  # along the axis: 46 px and more for 4 digits
 _STEP: Final = 22  # px for each model
-_SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"  # a name; nothing is fetched
+SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v6.json"  # a name; nothing is fetched
 
 # The page's own colours (static/tiltyard.css); an image cannot see them.
-_COLOURS: Final[dict[Theme, dict[str, str]]] = {
+COLOURS: Final[dict[Theme, dict[str, str]]] = {
     "light": {"ink": "#17201c", "soft": "#55615b", "rule": "#d8ddd6", "accent": "#1d6b50"},
     "dark": {"ink": "#e6ebe7", "soft": "#9faca4", "rule": "#2b3530", "accent": "#7cc8a6"},
 }
@@ -107,33 +107,58 @@ def content_key(bars: Sequence[Bar]) -> str:
     return hashlib.sha256(json.dumps(bars).encode()).hexdigest()[:16]
 
 
-def describe(bars: Sequence[Bar]) -> str:
+def describe(bars: Sequence[Bar], confidence: float = 0.95) -> str:
     """Say in words what the chart shows; long charts are cut after eight models."""
     told = [f"{bar.name} {bar.rating:.0f} ({bar.lower:.0f} to {bar.upper:.0f})" for bar in bars[:8]]
     rest = f", and {len(bars) - 8} more" if len(bars) > 8 else ""
-    return f"Ratings with 95% intervals: {', '.join(told)}{rest}."
+    return f"Ratings with {100 * confidence:.4g}% intervals: {', '.join(told)}{rest}."
 
 
 @lru_cache(maxsize=64)
-def interval_chart(bars: tuple[Bar, ...], theme: Theme, size: Size) -> str:
+def interval_chart(bars: tuple[Bar, ...], theme: Theme, size: Size, confidence: float = 0.95) -> str:
     """Draw ratings and intervals as SVG with a title and a description; blocks for up to a second.
 
     Raises `Unavailable` when vl-convert is not installed.
     """
     if CHARTS_MISSING is not None:
         raise Unavailable(f"{CHARTS_MISSING} is not installed. {HOW_TO_INSTALL}", code="charts_missing")
-    svg = vl_convert.vegalite_to_svg(_specification(bars, theme, size), allowed_base_urls=[])
-    words = (
-        '<title id="chart-title">Ratings with 95% intervals</title>'
-        f'<desc id="chart-description">{escape(describe(bars))}</desc>'
+    return drawn(
+        _specification(bars, theme, size),
+        f"Ratings with {100 * confidence:.4g}% intervals",
+        escape(describe(bars, confidence)),
     )
+
+
+def drawn(specification: dict[str, object], title: str, description: str) -> str:
+    """Draw a Vega-Lite specification as SVG that says what it shows; both texts come escaped. Blocks."""
+    svg = vl_convert.vegalite_to_svg(specification, allowed_base_urls=[])
+    words = f'<title id="chart-title">{title}</title><desc id="chart-description">{description}</desc>'
     head, _, body = svg.partition(">")
     return f'{head} role="img" aria-labelledby="chart-title chart-description">{words}{body}'
 
 
+def basic_config(theme: Theme) -> dict[str, object]:
+    """Colours and type of every chart, as Vega-Lite's `config` wants them."""
+    colours = COLOURS[theme]
+    return {
+        "font": _FONT,
+        "view": {"continuousWidth": 300, "continuousHeight": 300, "stroke": None},
+        "axis": {
+            "labelColor": colours["soft"],
+            "titleColor": colours["soft"],
+            "titleFontWeight": "normal",
+            "gridColor": colours["rule"],
+            "domainColor": colours["rule"],
+            "tickColor": colours["rule"],
+            "labelFontSize": 12,
+            "titleFontSize": 12,
+        },
+    }
+
+
 def _specification(bars: Sequence[Bar], theme: Theme, size: Size) -> dict[str, object]:
     """Describe the chart as Vega-Lite wants it."""
-    colours = _COLOURS[theme]
+    colours = COLOURS[theme]
     data = [
         {
             "name": bar.name,
@@ -172,7 +197,7 @@ def _specification(bars: Sequence[Bar], theme: Theme, size: Size) -> dict[str, o
     }
     rating = {"field": "rating", "type": "quantitative"}
     return {
-        "$schema": _SCHEMA,
+        "$schema": SCHEMA,
         "data": {"values": data},
         "layer": [
             {
@@ -189,18 +214,7 @@ def _specification(bars: Sequence[Bar], theme: Theme, size: Size) -> dict[str, o
         "background": "transparent",
         "padding": 4,
         "config": {
-            "font": _FONT,
-            "view": {"continuousWidth": 300, "continuousHeight": 300, "stroke": None},
-            "axis": {
-                "labelColor": colours["soft"],
-                "titleColor": colours["soft"],
-                "titleFontWeight": "normal",
-                "gridColor": colours["rule"],
-                "domainColor": colours["rule"],
-                "tickColor": colours["rule"],
-                "labelFontSize": 12,
-                "titleFontSize": 12,
-            },
+            **basic_config(theme),
             "axisY": {
                 "labelColor": colours["ink"],
                 "labelPadding": 10,

@@ -7,12 +7,11 @@ address gives JSON to who asks for it: `Accept: application/json`, or `?format=j
 
 from __future__ import annotations
 
-import csv
-import io
+import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Final, NamedTuple
 
 import orjson
 from starlette.concurrency import run_in_threadpool
@@ -21,23 +20,34 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tiltyard.arena import publication
-from tiltyard.arena.boards import Boards
+from tiltyard.arena.boards import Board, Boards, History
 from tiltyard.arena.publication import Published
-from tiltyard.errors import Conflict, InvalidRequest, StorageFailed
+from tiltyard.errors import Conflict, InvalidRequest, NotFound, StorageFailed
 from tiltyard.events.envelope import format_time
 from tiltyard.events.schema import LeaderboardPublished
 from tiltyard.identity.canonical import Json, digest_of_json
-from tiltyard.rating.leaderboard import Leaderboard, LeaderboardRow
-from tiltyard.web.charts import SIZES, THEMES, bars_of, content_key, interval_chart
+from tiltyard.rating.leaderboard import DECIMALS, Leaderboard
+from tiltyard.rating.matrix import win_matrix
+from tiltyard.web.charts import SIZES, THEMES, Size, Theme, bars_of, content_key, interval_chart
+from tiltyard.web.history_chart import history_chart, history_key, lines_of
+from tiltyard.web.leaderboard_files import to_csv, to_parquet
 from tiltyard.web.leaderboard_query import Format, LeaderboardQuery
-from tiltyard.web.leaderboard_view import CHART_ROWS, frozen_of, view_of
+from tiltyard.web.leaderboard_view import CHART_ROWS, PAIRS, LeaderboardView, frozen_of, view_of
+from tiltyard.web.leaderboard_warnings import warnings_of
+from tiltyard.web.telling import told
 from tiltyard.web.templating import render
 
 PAGE: Final = "/leaderboard"
 API: Final = "/api/leaderboard"
 CHART: Final = "/leaderboard/chart.svg"
+HISTORY: Final = "/api/leaderboard/history"
+HISTORY_CHART: Final = "/leaderboard/history.svg"
 PUBLISH_EVERY_US: Final = 600_000_000
 """The page publishes its default board when it is shown, but not more often than every ten minutes."""
+
+_CONTROL_FAULTS: Final = ("covariates", "control", "ridge", "ties")
+"""What `InvalidRequest` names when the votes cannot serve a control."""
+_logger = logging.getLogger(__name__)
 
 Publish = Callable[[LeaderboardPublished], Awaitable[object]]
 
@@ -59,19 +69,23 @@ def leaderboard_routes(
         Route(PAGE, pages.page),
         Route(API, pages.api),
         Route(CHART, pages.chart),
+        Route(HISTORY_CHART, pages.history_chart),
+        Route(HISTORY, pages.history),
         Route(PAGE + "/{digest}", pages.frozen_page),
         Route(PAGE + "/{digest}/chart.svg", pages.frozen_chart),
         Route(API + "/{digest}", pages.frozen_api),
     ]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Shown:
-    """One answer: what was asked, what the votes gave, and when the last of them was cast."""
+    """One answer: what was asked, what the votes gave, and what was left of the question."""
 
     query: LeaderboardQuery
-    leaderboard: Leaderboard
-    last_time_us: int
+    board: Board
+    now_us: int
+    refused: str | None = None
+    """Why the controls that were asked for are not in it."""
 
 
 class LeaderboardPages:
@@ -89,8 +103,8 @@ class LeaderboardPages:
     async def page(self, request: Request) -> Response:
         """Answer `GET /leaderboard` in the form that the reader prefers."""
         query = self._parse(request)
-        shown = await self._show(query)
-        return await self._answer(shown, query.format or preferred_format(request.headers.get("accept", "")))
+        form = query.format or preferred_format(request.headers.get("accept", ""))
+        return await self._answer(await self._show(query, forgiving=form == "html"), form)
 
     async def api(self, request: Request) -> Response:
         """Answer `GET /api/leaderboard`."""
@@ -100,7 +114,28 @@ class LeaderboardPages:
     async def chart(self, request: Request) -> Response:
         """Answer `GET /leaderboard/chart.svg`: the same parameters, and `theme`, `size`, `top`, `v`."""
         query = self._parse(request, *_CHART_PARAMETERS)
-        return await _chart(request, (await self._show(query)).leaderboard)
+        return await _chart(request, (await self._show(query)).board.leaderboard)
+
+    async def history(self, request: Request) -> Response:
+        """Answer `GET /api/leaderboard/history`: ratings of rolling windows."""
+        query = self._parse(request)
+        history = await run_in_threadpool(self._boards.history, query.question, now_us=self._clock_us())
+        body = await run_in_threadpool(history_body, history)
+        return Response(
+            orjson.dumps(body), media_type="application/json", headers={"cache-control": "no-store"}
+        )
+
+    async def history_chart(self, request: Request) -> Response:
+        """Answer `GET /leaderboard/history.svg`: the same parameters, and `theme`, `size`, `v`."""
+        query, drawing = self._parse(request, "theme", "size", "v"), _Drawing.of(request)
+        now_us = self._clock_us()
+        history = await run_in_threadpool(self._boards.history, query.question, now_us=now_us)
+        if len(history.windows) < 2:
+            raise NotFound("ratings over time need votes of more days than one window has")
+        board = (await self._ask(query, now_us)).leaderboard
+        lines = lines_of(history, board.rows, board.minimum_votes)
+        svg = await run_in_threadpool(history_chart, lines, *drawing)
+        return _image(request, svg, history_key(lines))
 
     async def frozen_page(self, request: Request) -> Response:
         """Answer `GET /leaderboard/<digest>`: a published board as it was."""
@@ -124,9 +159,19 @@ class LeaderboardPages:
             request.query_params, minimum_votes=self._default.minimum_votes, also=also
         )
 
-    async def _show(self, query: LeaderboardQuery) -> Shown:
-        board = await run_in_threadpool(self._boards.ask, query.question, now_us=self._clock_us())
-        return Shown(query, board.leaderboard, board.last_time_us)
+    async def _show(self, query: LeaderboardQuery, *, forgiving: bool = False) -> Shown:
+        """Compute what was asked; `forgiving`, without the controls when the votes cannot serve them."""
+        now_us = self._clock_us()
+        try:
+            return Shown(query, await self._ask(query, now_us), now_us)
+        except InvalidRequest as error:
+            if not (forgiving and query.control and error.param in _CONTROL_FAULTS):
+                raise
+            plain = replace(query, control=())
+            return Shown(plain, await self._ask(plain, now_us), now_us, told(error))
+
+    async def _ask(self, query: LeaderboardQuery, now_us: int) -> Board:
+        return await run_in_threadpool(self._boards.ask, query.question, now_us=now_us)
 
     async def _find(self, request: Request) -> Published:
         return await run_in_threadpool(publication.find, self._log, request.path_params["digest"])
@@ -134,14 +179,39 @@ class LeaderboardPages:
     async def _answer(self, shown: Shown, form: Format) -> Response:
         unpublished = await self._publish_new(shown)
         headers = {"vary": "accept", "cache-control": "no-store"}
+        board = shown.board.leaderboard
         if form == "json":
-            body = orjson.dumps(shown.leaderboard.to_json())
-            return Response(body, media_type="application/json", headers=headers)
-        if form == "csv":
-            return _csv(shown.leaderboard.rows, "leaderboard.csv", headers)
-        view = view_of(shown.leaderboard, shown.query, self._default, last_time_us=shown.last_time_us)
+            body = await run_in_threadpool(api_body, shown.board, shown.now_us)
+            return Response(orjson.dumps(body), media_type="application/json", headers=headers)
+        if form != "html":
+            return await _file(board, form, "leaderboard", headers)
+        view = await run_in_threadpool(self._view, shown)
         frozen = None if self._published is None else self._published[0].removeprefix("sha256:")
-        return render("leaderboard.html", headers=headers, unpublished=unpublished, view=view, frozen=frozen)
+        current = self._published is not None and self._published[0] == board.digest
+        return render(
+            "leaderboard.html",
+            headers=headers,
+            unpublished=unpublished,
+            view=view,
+            frozen=frozen,
+            frozen_now=current,
+        )
+
+    def _view(self, shown: Shown) -> LeaderboardView:
+        history = None
+        try:
+            history = self._boards.history(shown.query.question, now_us=shown.now_us)
+        except InvalidRequest as error:
+            # Some window has too few votes for a control: the board stands, only its past cannot be drawn.
+            _logger.info("no ratings over time for %s: %s", shown.query, error.message)
+        return view_of(
+            shown.board,
+            shown.query,
+            self._default,
+            now_us=shown.now_us,
+            history=history,
+            refused=shown.refused,
+        )
 
     async def _answer_frozen(self, request: Request, query: LeaderboardQuery, form: Format) -> Response:
         published = await self._find(request)
@@ -162,14 +232,16 @@ class LeaderboardPages:
                 "replay": f"tiltyard replay leaderboard {name}",
             }
             return Response(orjson.dumps(body), media_type="application/json", headers=headers)
-        if form == "csv":
-            return _csv(board.rows, f"leaderboard-{name[:12]}.csv", headers)
+        if form != "html":
+            return await _file(board, form, f"leaderboard-{name[:12]}", headers)
         view = frozen_of(board, query, self._default, digest=name, time_us=published.time_us, altered=altered)
-        return render("leaderboard.html", headers=headers, unpublished=None, view=view, frozen=name)
+        return render(
+            "leaderboard.html", headers=headers, unpublished=None, view=view, frozen=name, frozen_now=True
+        )
 
     async def _publish_new(self, shown: Shown) -> str | None:
         """Append the event of a new board of the default settings; return why not, if the log refused."""
-        board, now_us = shown.leaderboard, self._clock_us()
+        board, now_us = shown.board.leaderboard, shown.now_us
         if self._publish is None or not board.votes or shown.query.question != self._default.question:
             return None
         if self._published is None:
@@ -184,7 +256,7 @@ class LeaderboardPages:
         except Conflict:
             pass  # another process, or this one before a restart, published the same content
         except StorageFailed as error:
-            return error.message
+            return told(error)
         self._published = board.digest, now_us
         return None
 
@@ -195,24 +267,38 @@ _CHART_PARAMETERS: Final = ("theme", "size", "top", "v")
 def _no_page(form: Format | None) -> Format:
     if form == "html":
         raise InvalidRequest(
-            f"format is 'html'; the page is at {PAGE}, here are json and csv.", param="format"
+            f"format is 'html'; the page is at {PAGE}, here are json, csv and parquet.", param="format"
         )
     return form or "json"
 
 
+class _Drawing(NamedTuple):
+    theme: Theme
+    size: Size
+
+    @classmethod
+    def of(cls, request: Request) -> _Drawing:
+        theme = request.query_params.get("theme", THEMES[0])
+        size = request.query_params.get("size", SIZES[0])
+        if theme not in THEMES:
+            raise InvalidRequest(f"theme is {theme[:40]!r}; it may be {' or '.join(THEMES)}.", param="theme")
+        if size not in SIZES:
+            raise InvalidRequest(f"size is {size[:40]!r}; it may be {' or '.join(SIZES)}.", param="size")
+        return cls(theme, size)
+
+
 async def _chart(request: Request, board: Leaderboard) -> Response:
-    theme = request.query_params.get("theme", THEMES[0])
-    size = request.query_params.get("size", SIZES[0])
+    drawing = _Drawing.of(request)
     top = request.query_params.get("top", str(CHART_ROWS))
-    if theme not in THEMES:
-        raise InvalidRequest(f"theme is {theme[:40]!r}; it may be {' or '.join(THEMES)}.", param="theme")
-    if size not in SIZES:
-        raise InvalidRequest(f"size is {size[:40]!r}; it may be {' or '.join(SIZES)}.", param="size")
     if top != "all" and not (top.isascii() and top.isdigit()):
         raise InvalidRequest(f"top is {top[:40]!r}; it may be a number or 'all'.", param="top")
     bars = bars_of(board.rows)
-    current = content_key(bars)
-    svg = await run_in_threadpool(interval_chart, bars if top == "all" else bars[: int(top[:6])], theme, size)
+    shown = bars if top == "all" else bars[: int(top[:6])]
+    svg = await run_in_threadpool(interval_chart, shown, *drawing, board.ratings.confidence)
+    return _image(request, svg, content_key(bars))
+
+
+def _image(request: Request, svg: str, current: str) -> Response:
     # The page names the content in `v`, so what it asked for never changes.
     kept = request.query_params.get("v") == current
     return Response(
@@ -226,12 +312,56 @@ async def _chart(request: Request, board: Leaderboard) -> Response:
     )
 
 
-def _csv(rows: Sequence[LeaderboardRow], name: str, headers: dict[str, str]) -> Response:
-    return Response(
-        to_csv(rows),
-        media_type="text/csv",
-        headers={**headers, "content-disposition": f'attachment; filename="{name}"'},
-    )
+async def _file(board: Leaderboard, form: Format, name: str, headers: dict[str, str]) -> Response:
+    if form == "csv":
+        content, media_type = to_csv(board.rows).encode(), "text/csv; charset=utf-8"
+    else:
+        content = await run_in_threadpool(to_parquet, board)
+        media_type = "application/vnd.apache.parquet"
+    disposition = f'attachment; filename="{name}.{form}"'
+    return Response(content, media_type=media_type, headers={**headers, "content-disposition": disposition})
+
+
+def api_body(board: Board, now_us: int) -> dict[str, Json]:
+    """Return a live board as the API shows it: the leaderboard, how fresh it is, and the pairs worth a look."""
+    matrix = win_matrix(board.rated.counts, board.rated.ratings, tie_strength=board.rated.tie_strength)
+    return {
+        **board.leaderboard.to_json(),
+        "last_vote": format_time(board.last_time_us) if board.last_time_us else None,
+        "last_vote_age_s": (now_us - board.last_time_us) // 1_000_000 if board.last_time_us else None,
+        "read_to": board.read_to,
+        "warnings": warnings_of(board, now_us=now_us),
+        "worst_connected": [asdict(pair) for pair in matrix.worst_connected(PAIRS)],
+        "most_surprising": [asdict(pair) for pair in matrix.most_surprising(PAIRS)],
+    }
+
+
+def history_body(history: History) -> dict[str, Json]:
+    """Return ratings over time as the API shows them; each model has `[lower, rating, upper]` by window."""
+    return {
+        "days": history.days,
+        "step_days": history.step_days,
+        "windows": [
+            {
+                "start": format_time(period.start_us),
+                "end": format_time(period.end_us),
+                "votes": rated.counts.votes,
+                "ratings": {
+                    model: [round(float(value), DECIMALS) for value in bounds]
+                    for model, votes, *bounds in zip(
+                        rated.ratings.models,
+                        rated.ratings.votes.tolist(),
+                        rated.ratings.lower,
+                        rated.ratings.ratings,
+                        rated.ratings.upper,
+                        strict=True,
+                    )
+                    if votes
+                },
+            }
+            for period, rated in history.windows
+        ],
+    }
 
 
 def preferred_format(accept: str) -> Format:
@@ -261,46 +391,3 @@ def _quality(accept: str, media_type: str) -> float:
                     quality = 0.0
         best = max(best, (specific, quality))
     return best[1]
-
-
-_CSV_COLUMNS: Final = (
-    "rank",
-    "rank_worst",
-    "rank_by_differences",
-    "status",
-    "name",
-    "rating",
-    "lower",
-    "upper",
-    "votes",
-    "wins",
-    "losses",
-    "ties",
-    "both_bad",
-    "votes_needed",
-    "organization",
-    "license",
-    "behaviour",
-    "superseded",
-    "notes",
-)
-
-
-def to_csv(rows: Sequence[LeaderboardRow]) -> str:
-    """Write rows as CSV; a text that a spreadsheet would run as a formula is prefixed with an apostrophe."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_CSV_COLUMNS)
-    for row in rows:
-        superseded = "true" if row.model.superseded else "false"  # as in the JSON
-        values = {**row.to_json(), "superseded": superseded, "notes": "; ".join(row.notes)}
-        writer.writerow([_inert(values[column]) for column in _CSV_COLUMNS])
-    return out.getvalue()
-
-
-def _inert(value: object) -> object:
-    return (
-        f"'{value}"
-        if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-        else value
-    )

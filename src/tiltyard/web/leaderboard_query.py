@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Final, Literal, TypeAlias, TypeVar
@@ -13,14 +14,28 @@ from tiltyard.arena.boards import Question
 from tiltyard.errors import InvalidRequest, UnknownField
 from tiltyard.rating.admission import Window
 from tiltyard.rating.counts import BothBad
-from tiltyard.rating.options import RatingOptions
+from tiltyard.rating.options import RatingOptions, Ties, Weight
+from tiltyard.rating.slices import Condition
 
-Format: TypeAlias = Literal["html", "json", "csv"]
-SortKey: TypeAlias = Literal["rank", "name", "rating", "interval", "votes", "organization", "license"]
+Format: TypeAlias = Literal["html", "json", "csv", "parquet"]
+SortKey: TypeAlias = Literal[
+    "rank",
+    "differences",
+    "simultaneous",
+    "name",
+    "rating",
+    "interval",
+    "votes",
+    "organization",
+    "license",
+]
 Order: TypeAlias = Literal["asc", "desc"]
+MatrixKind: TypeAlias = Literal["observed", "predicted", "votes"]
 
 FIRST_ORDER: Final[dict[SortKey, Order]] = {
     "rank": "asc",
+    "differences": "asc",
+    "simultaneous": "asc",
     "name": "asc",
     "rating": "desc",
     "interval": "asc",
@@ -33,36 +48,59 @@ FIRST_ORDER: Final[dict[SortKey, Order]] = {
 SORT_KEYS: Final[tuple[SortKey, ...]] = tuple(FIRST_ORDER)
 ORDERS: Final[tuple[Order, ...]] = ("asc", "desc")
 BOTH_BAD: Final[tuple[BothBad, ...]] = ("tie", "drop")
-FORMATS: Final[tuple[Format | None, ...]] = ("html", "json", "csv")
+TIES: Final[tuple[Ties, ...]] = ("half", "davidson")
+FORMATS: Final[tuple[Format | None, ...]] = ("html", "json", "csv", "parquet")
+MATRICES: Final[tuple[MatrixKind, ...]] = ("observed", "predicted", "votes")
+REPEATED: Final = ("where", "control", "weight")
+"""Parameters that may be given several times: all conditions hold, all controls apply, weights multiply."""
 
 _MOST_MINIMUM_VOTES = 1_000_000
+_MOST_RESAMPLES = 200  # what a reader may ask a server for; the command has no limit
+_MOST_REPEATS = 6
+_MOST_LETTERS = 80
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class LeaderboardQuery:
-    """The parameters of the page, the API and the chart; each has a default."""
+    """The parameters of the page, the API and the charts; each has a default."""
 
-    window: str
-    both_bad: BothBad
-    minimum_votes: int
-    sort: SortKey
-    order: Order
-    format: Format | None
+    window: str = "all"
+    where: tuple[str, ...] = ()
+    """Conditions of a slice, such as `language=en`, `turns>=2` or `length<200`."""
+    control: tuple[str, ...] = ()
+    """`style`, `speed`, `left_side`, or one of their parts."""
+    weight: tuple[str, ...] = ()
+    """As `Weight.parse` reads them."""
+    both_bad: BothBad = "tie"
+    ties: Ties = "half"
+    by_voter: bool = False
+    anchor: str = ""
+    """`MODEL=POINTS`; empty for a mean of 1000."""
+    confidence: float = 0.95
+    ridge: float = 0.0
+    bootstrap: int = 0
+    seed: int = 0
+    minimum_votes: int = 10
+    matrix: MatrixKind = "observed"
+    """Which heat map the page shows."""
+    sort: SortKey = "rank"
+    order: Order = "asc"
+    format: Format | None = None
     """`None` leaves the choice to the `Accept` header."""
 
     @classmethod
     def default(cls, minimum_votes: int) -> LeaderboardQuery:
         """Return what an address without parameters means."""
-        return cls("all", "tie", minimum_votes, "rank", "asc", None)
+        return cls(minimum_votes=minimum_votes)
 
     @classmethod
     def parse(cls, given: QueryParams, *, minimum_votes: int, also: tuple[str, ...] = ()) -> LeaderboardQuery:
         """Read the parameters of a request.
 
-        Raises `InvalidRequest` with `param` set: an unknown name (unless in `also`), a name given twice, a value
-        that is not among the allowed ones.
+        Raises `InvalidRequest` with `param` set: an unknown name (unless in `also`), a name given twice (but those of
+        `REPEATED`), a value that is not among the allowed ones.
         """
         known = (*(field.name for field in fields(cls)), *also)
         for name in given:
@@ -70,13 +108,33 @@ class LeaderboardQuery:
                 raise UnknownField(
                     f"the leaderboard has no parameter {name!r}; it has {', '.join(known)}.", param=name
                 )
-            if len(given.getlist(name)) > 1:
-                raise InvalidRequest(f"{name} is given twice; give it once.", param=name)
+            times = len(given.getlist(name))
+            if times > (_MOST_REPEATS if name in REPEATED else 1):
+                raise InvalidRequest(
+                    f"{name} is given {times} times; give it {'up to six times' if name in REPEATED else 'once'}.",
+                    param=name,
+                )
+            if any(len(value) > _MOST_LETTERS for value in given.getlist(name)):
+                raise InvalidRequest(f"{name} has more than {_MOST_LETTERS} characters.", param=name)
         sort = _one_of(given, "sort", SORT_KEYS, "rank")
+        anchor = given.get("anchor", "")
+        if anchor:
+            anchor_of(anchor)
         return cls(
             window=str(Window.parse(given.get("window", "all"))),
+            where=tuple(str(Condition.parse(text)) for text in given.getlist("where")),
+            control=tuple(dict.fromkeys(given.getlist("control"))),
+            weight=tuple(str(Weight.parse(text)) for text in given.getlist("weight")),
             both_bad=_one_of(given, "both_bad", BOTH_BAD, "tie"),
+            ties=_one_of(given, "ties", TIES, "half"),
+            by_voter=_one_of(given, "by_voter", ("no", "yes"), "no") == "yes",
+            anchor=anchor,
+            confidence=_number(given, "confidence", 0.95, 0.5, 0.9999),
+            ridge=_number(given, "ridge", 0.0, 0.0, 1e9),
+            bootstrap=_whole_number(given, "bootstrap", 0, least=2, most=_MOST_RESAMPLES),
+            seed=_whole_number(given, "seed", 0, least=0, most=2**31 - 1),
             minimum_votes=_whole_number(given, "minimum_votes", minimum_votes),
+            matrix=_one_of(given, "matrix", MATRICES, "observed"),
             sort=sort,
             order=_one_of(given, "order", ORDERS, FIRST_ORDER[sort]),
             format=_one_of(given, "format", FORMATS, None),
@@ -86,7 +144,19 @@ class LeaderboardQuery:
     def question(self) -> Question:
         """What is to be computed; order and form do not matter for it."""
         return Question(
-            options=RatingOptions(both_bad=self.both_bad),
+            options=RatingOptions(
+                both_bad=self.both_bad,
+                ties=self.ties,
+                anchor=anchor_of(self.anchor) if self.anchor else None,
+                confidence=self.confidence,
+                conditions=tuple(map(Condition.parse, self.where)),
+                weights=tuple(map(Weight.parse, self.weight)),
+                by_voter=self.by_voter,
+                controls=self.control,
+                ridge=self.ridge,
+                bootstrap=self.bootstrap,
+                seed=self.seed,
+            ),
             window=Window.parse(self.window),
             minimum_votes=self.minimum_votes,
         )
@@ -98,18 +168,45 @@ class LeaderboardQuery:
             order = "desc" if self.order == "asc" else "asc"
         return replace(self, sort=key, order=order)
 
+    def sliced(self, trait: str, *conditions: str) -> LeaderboardQuery:
+        """Replace the conditions on one trait; none of them takes that slice away."""
+        kept = tuple(text for text in self.where if Condition.parse(text).trait != trait)
+        return replace(self, where=(*kept, *conditions))
+
+    def toggled(self, control: str) -> LeaderboardQuery:
+        """Turn a control on, or off when it is on."""
+        if control in self.control:
+            return replace(self, control=tuple(name for name in self.control if name != control))
+        return replace(self, control=(*self.control, control))
+
     def address(self, path: str, default: LeaderboardQuery, **extra: str) -> str:
         """Write the address of this question, leaving out what is the default."""
-        changed = {
-            field.name: str(getattr(self, field.name))
-            for field in fields(self)
-            if getattr(self, field.name) != getattr(default, field.name)
-        }
-        changed.pop("order", None)
-        if self.order != FIRST_ORDER[self.sort]:  # what a bare `sort` means depends on the column
-            changed["order"] = self.order
-        query = urlencode({**changed, **extra})
+        changed: list[tuple[str, str]] = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "order":  # what a bare `sort` means depends on the column
+                if self.order != FIRST_ORDER[self.sort]:
+                    changed.append(("order", self.order))
+            elif value != getattr(default, field.name):
+                values = value if isinstance(value, tuple) else (value,)
+                changed += [(field.name, "yes" if one is True else str(one)) for one in values]
+        query = urlencode([*changed, *extra.items()])
         return f"{path}?{query}" if query else path
+
+
+def anchor_of(text: str) -> tuple[str, float]:
+    """Read `MODEL=POINTS`; raises `InvalidRequest` naming `anchor`."""
+    name, _, points = text.rpartition("=")
+    try:
+        number = float(points)
+    except ValueError:
+        number = math.nan
+    if not name or not math.isfinite(number):
+        raise InvalidRequest(
+            f"the anchor is {text[:80]!r}; write MODEL=POINTS, such as mixtral-8x7b-instruct-v0.1=1114.",
+            param="anchor",
+        )
+    return name, number
 
 
 def _one_of(given: QueryParams, name: str, allowed: Iterable[T], default: T) -> T:
@@ -122,12 +219,29 @@ def _one_of(given: QueryParams, name: str, allowed: Iterable[T], default: T) -> 
     raise InvalidRequest(f"{name} is {text[:40]!r}; it may be {', '.join(map(repr, allowed))}.", param=name)
 
 
-def _whole_number(given: QueryParams, name: str, default: int) -> int:
+def _whole_number(
+    given: QueryParams, name: str, default: int, *, least: int = 1, most: int = _MOST_MINIMUM_VOTES
+) -> int:
     text = given.get(name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:8]) <= _MOST_MINIMUM_VOTES:
+    if not (text.isascii() and text.isdigit()) or not least <= int(text[:12]) <= most:
         raise InvalidRequest(
-            f"{name} is {text[:40]!r}; it is a whole number from 1 to {_MOST_MINIMUM_VOTES:,}.", param=name
+            f"{name} is {text[:40]!r}; it is a whole number from {least} to {most:,}.", param=name
         )
     return int(text)
+
+
+def _number(given: QueryParams, name: str, default: float, least: float, most: float) -> float:
+    text = given.get(name)
+    if text is None:
+        return default
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not least <= number <= most:
+        raise InvalidRequest(
+            f"{name} is {text[:40]!r}; it is a number from {least:g} to {most:g}.", param=name
+        )
+    return number

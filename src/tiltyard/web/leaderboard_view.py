@@ -1,77 +1,62 @@
-"""What the leaderboard page shows: rows as text, column links, the win matrix and the method, all ready to print."""
+"""What the leaderboard page shows: rows as text, pickers as links, heat maps, pairs, warnings, all ready to print."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Final
 
+from tiltyard.arena.boards import Board, History
 from tiltyard.rating.leaderboard import Leaderboard, LeaderboardRow
-from tiltyard.web.charts import (
-    CHARTS_MISSING,
-    HOW_TO_INSTALL,
-    bars_of,
-    content_key,
-    describe,
-    distinct_names,
-)
-from tiltyard.web.leaderboard_query import LeaderboardQuery, SortKey
+from tiltyard.rating.matrix import PairCheck, win_matrix
+from tiltyard.web.charts import CHARTS_MISSING, HOW_TO_INSTALL, Bar, bars_of, content_key, distinct_names
+from tiltyard.web.history_chart import HistoryLines, history_key, lines_of
+from tiltyard.web.languages import gettext, moment, number_in_words
+from tiltyard.web.leaderboard_columns import Column, columns, sort_rows
+from tiltyard.web.leaderboard_heat import HeatMap, heat_map
+from tiltyard.web.leaderboard_pickers import Link, Picker, pickers_of
+from tiltyard.web.leaderboard_query import MATRICES, Format, LeaderboardQuery
+from tiltyard.web.leaderboard_warnings import age_of, warnings_of
 
 PAGE: Final = "/leaderboard"
 CHART_ROWS: Final = 30
 """Models in the chart that the page opens with; the rest is one click away."""
-MATRIX_ROWS: Final = 20
-"""Models in the win matrix; more do not fit a screen, and the JSON has every pair."""
-
-
-@dataclass(frozen=True)
-class Link:
-    """A choice that the reader can make."""
-
-    label: str
-    address: str
-    current: bool
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column head; `address` sorts by it."""
-
-    label: str
-    css: str
-    address: str | None = None
-    aria_sort: str | None = None
-    title: str | None = None
-
-
-@dataclass(frozen=True)
-class Cell:
-    """How often the row's model beat the column's."""
-
-    text: str
-    votes: str
-    css: str
-    title: str
-
-
-@dataclass(frozen=True)
-class MatrixRow:
-    """One model in the win matrix."""
-
-    number: int
-    name: str
-    cells: tuple[Cell | None, ...]
-    """`None` on the diagonal."""
+DOWNLOADS: Final[tuple[tuple[str, Format], ...]] = (("JSON", "json"), ("CSV", "csv"), ("Parquet", "parquet"))
+PAIRS: Final = 8
+"""Pairs in each of the two lists."""
 
 
 @dataclass(frozen=True)
 class ChartView:
-    """Addresses of the chart's variants; `""` when the page has nothing to draw."""
+    """Addresses of a chart's variants."""
 
     light: str
     dark: str
     light_narrow: str
     dark_narrow: str
+
+
+@dataclass(frozen=True)
+class PairView:
+    """One pair of a list, ready to print."""
+
+    model: str
+    rival: str
+    votes: str
+    observed: str
+    predicted: str
+    surprise: str
+    standard_error: str
+
+
+@dataclass(frozen=True)
+class EffectView:
+    """What a controlled trait does."""
+
+    name: str
+    coefficient: str
+    interval: str
+    points: str
 
 
 @dataclass(frozen=True)
@@ -94,22 +79,34 @@ class LeaderboardView:
     rated: int
     """Models with votes."""
     last_vote: str | None
-    whole_time: bool
-    windows: list[Link]
-    policies: list[Link]
-    json_address: str
-    csv_address: str
-    all_time_address: str
+    age: str
+    whole: bool
+    """Whether the board is of all votes, not of a window or slice."""
+    special: bool
+    """Whether the reader asked for anything else than the default."""
+    pickers: list[Picker]
+    warnings: list[str]
+    downloads: list[Link]
+    whole_address: str
     chart: ChartView | None
     chart_all: ChartView | None
     """The chart of every model, where `chart` shows only the first."""
     chart_alt: str
     charts_missing: str | None
-    matrix: list[MatrixRow]
+    matrices: list[Link]
+    matrix: HeatMap
+    worst_connected: list[PairView]
+    most_surprising: list[PairView]
+    effects: list[EffectView]
+    found: list[str]
+    """What an unusual method found besides, a sentence each."""
+    history: HistoryLines | None
+    history_chart: ChartView | None
     frozen: Frozen | None = None
-    """When and under which name it was published; `None` for the live board."""
+    """When it was published; `None` for the live board."""
+    refused: str | None = None
+    """Why a control that was asked for is not in these numbers."""
     chart_rows: int = CHART_ROWS
-    matrix_rows: int = MATRIX_ROWS
 
 
 def frozen_of(
@@ -122,24 +119,55 @@ def frozen_of(
     altered: bool,
 ) -> LeaderboardView:
     """Prepare the page of a published board, at `/leaderboard/<digest>`."""
-    view = view_of(board, query, default, last_time_us=0, page=f"{PAGE}/{digest}")
-    return replace(view, frozen=Frozen(_moment(time_us) or "", altered))
+    view = _view(board, query, default, f"{PAGE}/{digest}")
+    return replace(view, frozen=Frozen(moment(time_us, "short"), altered))
 
 
 def view_of(
-    board: Leaderboard,
+    board: Board,
     query: LeaderboardQuery,
     default: LeaderboardQuery,
     *,
-    last_time_us: int,
-    page: str = PAGE,
+    now_us: int,
+    history: History | None = None,
+    refused: str | None = None,
 ) -> LeaderboardView:
-    """Prepare a page."""
+    """Prepare the live page; `history` is drawn when it has at least two windows."""
+    leaderboard = board.leaderboard
+    view = _view(leaderboard, query, default, PAGE)
+    names = _names(leaderboard)
+    matrix = win_matrix(board.rated.counts, board.rated.ratings, tie_strength=board.rated.tie_strength)
+    lines = (
+        None
+        if history is None or len(history.windows) < 2
+        else lines_of(history, leaderboard.rows, leaderboard.minimum_votes)
+    )
+    return replace(
+        view,
+        last_vote=moment(board.last_time_us, "short") if board.last_time_us else None,
+        age=age_of(now_us - board.last_time_us) if board.last_time_us else "",
+        pickers=pickers_of(board, query, default, PAGE),
+        warnings=warnings_of(board, now_us=now_us),
+        worst_connected=[_pair(pair, names) for pair in matrix.worst_connected(PAIRS)],
+        most_surprising=[_pair(pair, names) for pair in matrix.most_surprising(PAIRS)],
+        history=lines,
+        history_chart=None
+        if lines is None or CHARTS_MISSING is not None
+        else _themed(query, default, f"{PAGE}/history.svg", v=history_key(lines)),
+        refused=refused,
+    )
+
+
+def _view(
+    board: Leaderboard, query: LeaderboardQuery, default: LeaderboardQuery, page: str
+) -> LeaderboardView:
+    """Prepare what live and published boards have in common."""
     bars = bars_of(board.rows)
     drawable = bool(bars) and CHARTS_MISSING is None
+    version = content_key(bars)
 
-    def link(label: str, target: LeaderboardQuery) -> Link:
-        return Link(label, target.address(page, default), target == query)
+    def chart(top: str) -> ChartView:
+        return _themed(query, default, f"{page}/chart.svg", top=top, v=version)
 
     return LeaderboardView(
         board=board,
@@ -147,91 +175,47 @@ def view_of(
         columns=columns(query, default, page),
         ranked=sum(row.status == "ranked" for row in board.rows),
         rated=int((board.ratings.votes > 0).sum()),
-        last_vote=_moment(last_time_us),
-        whole_time=query.window == "all",
-        windows=[
-            link("All time", replace(query, window="all")),
-            link("Last 30 days", replace(query, window="30d")),
+        last_vote=None,
+        age="",
+        whole=query.window == "all" and not query.where,
+        special=query.question != default.question,
+        pickers=[],
+        warnings=[],
+        downloads=[
+            Link(label, replace(query, format=form).address(page, default), False)
+            for label, form in DOWNLOADS
         ],
-        policies=[
-            link("count as ties", replace(query, both_bad="tie")),
-            link("leave out", replace(query, both_bad="drop")),
-        ],
-        json_address=replace(query, format="json").address(page, default),
-        csv_address=replace(query, format="csv").address(page, default),
-        all_time_address=replace(query, window="all").address(PAGE, default),
-        chart=chart_view(board, query, default, page, str(CHART_ROWS)) if drawable else None,
-        chart_all=chart_view(board, query, default, page, "all")
-        if drawable and len(bars) > CHART_ROWS
-        else None,
-        chart_alt=describe(bars),
+        whole_address=replace(query, window="all", where=()).address(page, default),
+        chart=chart(str(CHART_ROWS)) if drawable else None,
+        chart_all=chart("all") if drawable and len(bars) > CHART_ROWS else None,
+        chart_alt=_alt(bars, board.ratings.confidence),
         charts_missing=HOW_TO_INSTALL if CHARTS_MISSING else None,
-        matrix=matrix(board),
+        matrices=[
+            Link(
+                label,
+                replace(query, matrix=kind).address(page, default) + "#matrix",
+                kind == query.matrix,
+            )
+            for kind, label in zip(
+                MATRICES, (gettext("won"), gettext("predicted"), gettext("votes a pair")), strict=True
+            )
+        ],
+        matrix=heat_map(board, query.matrix),
+        worst_connected=[],
+        most_surprising=[],
+        effects=_effects(board),
+        found=_found(board),
+        history=None,
+        history_chart=None,
     )
 
 
-def sort_rows(rows: tuple[LeaderboardRow, ...], query: LeaderboardQuery) -> list[LeaderboardRow]:
-    """Put rows in the order asked for; rows without a value come last in both directions."""
-    if query.sort == "rank":
-        ranked = [row for row in rows if row.rank is not None]
-        rest = [row for row in rows if row.rank is None]
-        return [*(reversed(ranked) if query.order == "desc" else ranked), *rest]
-    keyed = [(_sort_value(row, query.sort), row) for row in rows]
-    present = [(value, row) for value, row in keyed if value not in (None, "")]
-    present.sort(key=lambda pair: pair[0], reverse=query.order == "desc")
-    return [*(row for _, row in present), *(row for value, row in keyed if value in (None, ""))]
-
-
-def _sort_value(row: LeaderboardRow, key: SortKey) -> str | float | None:
-    match key:
-        case "rating":
-            return row.rating
-        case "interval":
-            return row.half_width
-        case "votes":
-            return row.votes
-        case "organization":
-            return row.model.organization.casefold()
-        case "license":
-            return row.model.license.casefold()
-        case _:
-            return row.model.name.casefold()
-
-
-def columns(query: LeaderboardQuery, default: LeaderboardQuery, page: str) -> list[Column]:
-    """Make the column heads; those that sort are links, so no script is needed."""
-
-    def sortable(label: str, css: str, key: SortKey, title: str | None = None) -> Column:
-        direction = None
-        if key == query.sort:
-            direction = "ascending" if query.order == "asc" else "descending"
-        return Column(label, css, query.sorted_by(key).address(page, default), direction, title)
-
-    return [
-        sortable(
-            "Rank", "rank", "rank", "1 + the models that are surely better; below it, the places left open"
-        ),
-        sortable("Model", "model", "name"),
-        sortable("Rating", "number", "rating", "Bradley-Terry, 400 points are odds of 10 to 1, mean 1000"),
-        sortable("±95%", "number", "interval", "Half of the 95% interval"),
-        sortable("Votes", "number", "votes"),
-        Column("W / L / T", "number", title="Wins, losses and ties; both bad is counted apart"),
-        Column("Both bad", "number"),
-        sortable("Organisation", "text", "organization"),
-        sortable("Licence", "text", "license"),
-        Column("Identity", "text", title="Behaviour digest: everything that can change a token"),
-    ]
-
-
-def chart_view(
-    board: Leaderboard, query: LeaderboardQuery, default: LeaderboardQuery, page: str, top: str
-) -> ChartView:
-    """Address the chart in both themes and both sizes; `v` names the content, so it may be kept for ever."""
-    plain = replace(query, sort=default.sort, order=default.order, format=None)
-    version = content_key(bars_of(board.rows))
+def _themed(query: LeaderboardQuery, default: LeaderboardQuery, path: str, **extra: str) -> ChartView:
+    """Address a chart in both themes and both sizes; `v` names the content, so it may be kept for ever."""
+    plain = replace(query, sort=default.sort, order=default.order, matrix=default.matrix, format=None)
 
     def address(theme: str, size: str) -> str:
-        return plain.address(f"{page}/chart.svg", default, theme=theme, size=size, top=top, v=version)
+        return plain.address(path, default, theme=theme, size=size, **extra)
 
     return ChartView(
         light=address("light", "wide"),
@@ -241,40 +225,66 @@ def chart_view(
     )
 
 
-def matrix(board: Leaderboard) -> list[MatrixRow]:
-    """Observed share of wins of each model against each other, ties half, for the first models that have votes."""
-    place = {key: node for node, key in enumerate(board.counts.models)}
-    rows = [row for row in board.rows if row.votes][:MATRIX_ROWS]
-    score: dict[tuple[int, int], tuple[float, int]] = {}
-    for i, j, (wins, losses, ties, bad) in zip(
-        board.counts.first.tolist(), board.counts.second.tolist(), board.counts.counts.tolist(), strict=True
-    ):
-        drawn = ties + (bad if board.ratings.both_bad == "tie" else 0)
-        total = wins + losses + drawn
-        score[i, j] = (wins + drawn / 2, total)
-        score[j, i] = (losses + drawn / 2, total)
+def _alt(bars: Sequence[Bar], confidence: float) -> str:
+    """Say in the reader's language what `describe` says inside the chart."""
+    percent = f"{100 * confidence:.4g}%"
+    told = ", ".join(f"{bar.name} {bar.rating:.0f} ({bar.lower:.0f}–{bar.upper:.0f})" for bar in bars[:8])
+    return gettext(
+        "Ratings with %(percent)s intervals: %(models)s",
+        percent=percent,
+        models=told + (", …" if len(bars) > 8 else ""),
+    )
+
+
+def _names(board: Leaderboard) -> dict[str, str]:
+    return {row.model.key: name for row, name in zip(board.rows, distinct_names(board.rows), strict=True)}
+
+
+def _pair(pair: PairCheck, names: dict[str, str]) -> PairView:
+    return PairView(
+        model=names[pair.model],
+        rival=names[pair.rival],
+        votes=f"{pair.votes:,}",
+        observed="–" if pair.observed is None else f"{pair.observed:.0%}",
+        predicted=f"{pair.predicted:.0%}",
+        surprise=f"{pair.surprise:+.1f}" if pair.votes else "–",
+        standard_error=f"{pair.standard_error:.0f}",
+    )
+
+
+def _effects(board: Leaderboard) -> list[EffectView]:
+    effects = board.details.get("effects")
     made = []
-    for number, (row, name) in enumerate(zip(rows, distinct_names(rows), strict=True), 1):
-        node = place[row.model.key]
-        cells = tuple(
-            None if other is row else _cell(row, other, *score.get((node, place[other.model.key]), (0.0, 0)))
-            for other in rows
-        )
-        made.append(MatrixRow(number, name, cells))
+    for effect in effects if isinstance(effects, Sequence) else ():
+        if isinstance(effect, dict):
+            made.append(
+                EffectView(
+                    name=str(effect["name"]).replace("_", " "),
+                    coefficient=f"{effect['coefficient']:+.3f}",
+                    interval=f"{effect['lower']:+.3f} to {effect['upper']:+.3f}",
+                    points=f"{effect['points']:+.1f}",
+                )
+            )
     return made
 
 
-def _cell(row: LeaderboardRow, other: LeaderboardRow, score: float, votes: int) -> Cell:
-    pair = f"{row.model.name} against {other.model.name}"
-    if not votes:
-        return Cell("–", "", "none", f"{pair}: no votes")
-    share = score / votes
-    # Eleven shades, w5 for even; they end at a quarter and three quarters, where strong models mostly stay.
-    shade = min(max(round((share - 0.25) * 20), 0), 10)
-    return Cell(f"{share:.0%}", f"{votes:,}", f"w{shade}", f"{pair}: {share:.1%} of {votes:,} votes")
-
-
-def _moment(time_us: int) -> str | None:
-    if not time_us:
-        return None
-    return datetime.fromtimestamp(time_us / 1_000_000, UTC).strftime("%-d %B %Y, %H:%M UTC")
+def _found(board: Leaderboard) -> list[str]:
+    details, lines = board.details, []
+    strength = details.get("tie_strength")
+    if isinstance(strength, Sequence) and len(strength) == 3:
+        nu, low, high = strength
+        lines.append(gettext("Strength of ties ν = %(nu)s (%(low)s to %(high)s).", nu=nu, low=low, high=high))
+    if isinstance(worth := details.get("effective_votes"), int | float):
+        lines.append(gettext("Worth %(number)s equal votes.", number=number_in_words(round(worth))))
+    if isinstance(voters := details.get("voters"), int):
+        lines.append(gettext("Intervals by %(number)s voters.", number=number_in_words(voters)))
+    drawn = details.get("bootstrap")
+    if isinstance(drawn, dict):
+        lines.append(
+            gettext(
+                "%(number)s bootstrap resamples of seed %(seed)s; their bounds are in the JSON.",
+                number=drawn["resamples"],
+                seed=drawn["seed"],
+            )
+        )
+    return lines

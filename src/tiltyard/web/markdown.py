@@ -23,6 +23,8 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
+from tiltyard.web.maths import MATHML_ATTRIBUTES, MATHML_TAGS, MATHML_VALUE, formulas
+
 HIGHLIGHT_CHARACTERS = 20_000
 """Longer code is shown without colours: some lexers are slow on hostile input."""
 
@@ -32,7 +34,14 @@ _TAGS = frozenset(
         *("pre", "s", "span", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul"),
     }
 )
-_CLASSES = re.compile(r"(?:(?:tok-[a-z0-9]+|code-block|code-language|picture) ?)+")
+_ATTRIBUTES = {
+    "a": {"href", "title"},
+    "span": {"class", "tabindex"},
+    "div": {"class", "tabindex"},
+    "ol": {"start"},
+    **{tag: set(MATHML_ATTRIBUTES) for tag in MATHML_TAGS},
+}
+_CLASSES = re.compile(r"(?:(?:tok-[a-z0-9]+|code-block|code-language|picture|formula) ?)+")
 _FORMATTER = HtmlFormatter(nowrap=True, classprefix="tok-")
 _LANGUAGE = re.compile(r"[A-Za-z0-9_+#.-]{1,30}")
 
@@ -46,8 +55,8 @@ def render_markdown(text: str) -> Markup:
     return Markup(  # noqa: S704 - this is the one place that vouches for HTML; nh3 has just cleaned it
         nh3.clean(
             _PARSER.render(text),
-            tags=set(_TAGS),
-            attributes={"a": {"href", "title"}, "span": {"class"}, "div": {"class"}, "ol": {"start"}},
+            tags=set(_TAGS | MATHML_TAGS),
+            attributes=_ATTRIBUTES,
             attribute_filter=_keep_attribute,
             url_schemes={"http", "https", "mailto"},
             link_rel="nofollow noopener noreferrer",
@@ -56,7 +65,11 @@ def render_markdown(text: str) -> Markup:
     )
 
 
-def _keep_attribute(_tag: str, attribute: str, value: str) -> str | None:
+def _keep_attribute(tag: str, attribute: str, value: str) -> str | None:
+    if tag in MATHML_TAGS:
+        return value if MATHML_VALUE.fullmatch(value) else None
+    if attribute == "tabindex" and value != "0":
+        return None
     if attribute == "class" and not _CLASSES.fullmatch(value):
         return None
     return value
@@ -100,6 +113,7 @@ def _lower_headings(state: StateCore) -> None:
 
 def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable(["table", "strikethrough"])
+    formulas(parser)
     parser.core.ruler.push("lower_headings", _lower_headings)
     for rule, function in (("fence", _fence), ("code_block", _fence), ("image", _picture)):
         parser.add_render_rule(rule, function)

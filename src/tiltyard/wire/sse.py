@@ -70,6 +70,9 @@ class SseParser:
                 return []
             self._at_start = False
             buffer = buffer.removeprefix(_BOM)
+        if not self._data and not self._event and (plain := _plain_events(buffer)) is not None:
+            self._rest = b""
+            return plain
         self._after_return = buffer.endswith(b"\r")
         if b"\r" in buffer:
             buffer = buffer.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -103,3 +106,13 @@ class SseParser:
         self._event = ""
         self._data = []
         self._data_bytes = 0
+
+
+def _plain_events(buffer: bytes) -> list[SseEvent] | None:
+    """The events of whole frames of one line of data each, as most servers write them; `None` for anything else."""
+    if not buffer.startswith(b"data: ") or not buffer.endswith(b"\n\n") or b"\r" in buffer:
+        return None
+    lines = buffer[6:-2].split(b"\n\ndata: ")
+    if any(b"\n" in line for line in lines):
+        return None
+    return [SseEvent("message", line) for line in lines]

@@ -67,8 +67,7 @@ function watch() {
     source.close();
     await refresh();
     announce(say(JSON.parse(event.data).can_vote ? "bothDone" : "oneFailed"));
-    const redraw = document.querySelector("form[data-redraw]");
-    if (redraw) send(redraw); // a side failed: another pair gets the question
+    askAnotherPair();
   });
   source.addEventListener("error", () => {
     showError(
@@ -78,6 +77,12 @@ function watch() {
     );
   });
   source.addEventListener("open", () => showError(""));
+}
+
+// A side failed: another pair gets the question.
+function askAnotherPair() {
+  const redraw = document.querySelector("form[data-redraw]");
+  if (redraw) send(redraw);
 }
 
 // Replace what the server renders anew, and leave alone what the voter is typing.
@@ -255,6 +260,8 @@ if (battle) {
   if (battle.dataset.running === "true") {
     if (turns.length > 1) turns[turns.length - 1].scrollIntoView({ block: "start" });
     watch();
+  } else {
+    askAnotherPair();
   }
 } else {
   field?.focus();

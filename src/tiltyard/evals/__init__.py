@@ -1,0 +1,1 @@
+"""Fixed sets: items with checks, asked through the users' door, resumable, marked, compared and reported."""

@@ -1,0 +1,51 @@
+"""What users asked lately, as the vault has it: for contamination and drift, and for nothing that is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import orjson
+
+from tiltyard.errors import ContentMissing
+from tiltyard.evals.asking import SUBJECT
+from tiltyard.evals.contamination import Seen
+from tiltyard.events.log import EventLog
+from tiltyard.events.schema import ContentRef, GenerationFinished
+
+MOST_PROMPTS: Final = 10_000
+
+
+def users_prompts(log: EventLog, *, most: int = MOST_PROMPTS) -> Iterator[Seen]:
+    """The last message of the user in each of the newest generations, the newest first; our own questions and erased words left out.
+
+    Blocks.
+    """
+    for event in log.read(types=(GenerationFinished,), newest_first=True, limit=most):
+        if (
+            not isinstance(event.data, GenerationFinished)
+            or event.data.prompt is None
+            or _ours(event.data.prompt)
+        ):
+            continue
+        try:
+            words = orjson.loads(log.read_content(event.data.prompt))
+        except ContentMissing:
+            continue
+        if text := _asked(words):
+            yield Seen(event.data.generation, text)
+
+
+def _ours(ref: ContentRef) -> bool:
+    return ref.subject == SUBJECT or ref.subject.endswith(f":{SUBJECT}")
+
+
+def _asked(words: object) -> str:
+    if not isinstance(words, dict):
+        return ""
+    if isinstance(prompt := words.get("prompt"), str):
+        return prompt
+    messages = words.get("messages")
+    said = [one for one in messages if one.get("role") == "user"] if isinstance(messages, list) else []
+    content = said[-1].get("content") if said else ""
+    return content if isinstance(content, str) else ""

@@ -1,0 +1,50 @@
+"""Plans as people write them: the shipped example, and what is wrong with others, by line and field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tiltyard.errors import ConfigurationError
+from tiltyard.release.plan_file import parse_plan, read_plan
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "release-plan.yaml"
+
+
+def test_the_shipped_example_is_the_missions() -> None:
+    plan = read_plan(EXAMPLE)
+    assert [stage.stage for stage in plan.stages] == ["evals", "canary", "preference", "promote"]
+    canary, preference = plan.stages[1], plan.stages[2]
+    assert canary.stage == "canary"
+    assert (canary.traffic, canary.maximum) == (0.05, 1800)
+    assert preference.stage == "preference"
+    assert preference.gates[0].name == "human_win_rate worse_by 0.02"
+    assert plan.alpha == 0.05 / 4  # four gates share the plan's error
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong", "said"),
+    [
+        (
+            8,
+            "      - {metric: fixed_set, set: core, worse_by: 0}",
+            "plan.yaml line 8: stages.0.gates.0: worse_by is 0",
+        ),
+        (10, "    traffic: 105%", "plan.yaml line 10: stages.1.traffic: "),
+        (11, "    maximum: 30 minutes", "plan.yaml line 11: stages.1.maximum: '30 minutes' is no duration"),
+        (20, "    aproval: true", "plan.yaml line 20: stages.3.aproval: there is no such field"),
+    ],
+)
+def test_what_is_wrong_is_said_with_line_and_field(line: int, wrong: str, said: str) -> None:
+    lines = EXAMPLE.read_text(encoding="utf-8").splitlines()
+    lines[line - 1] = wrong
+    with pytest.raises(ConfigurationError) as error:
+        parse_plan("\n".join(lines), "plan.yaml")
+    assert error.value.message.startswith(said)
+
+
+def test_a_plan_that_never_promotes_is_none() -> None:
+    text = EXAMPLE.read_text(encoding="utf-8").replace("  - stage: promote\n    approval: true\n", "")
+    with pytest.raises(ConfigurationError, match="stages must end with the one promote stage"):
+        parse_plan(text, "plan.yaml")
