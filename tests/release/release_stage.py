@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     ChoiceOutcome,
+    EventData,
     FinishReason,
     GenerationFinished,
     IdentityRegistered,
@@ -100,7 +103,7 @@ class Scene:
         tenant: str = "default",
     ) -> str:
         """Write that requests were answered; returns the last one's id."""
-        drafts = []
+        pending: list[tuple[EventData, str, str]] = []
         identity = "new" if arm in ("candidate", "shadow") else "old"
         for _ in range(times):
             self._generations += 1
@@ -132,30 +135,40 @@ class Scene:
                 diverted_from=diverted_from,
                 shadow_of=shadow_of,
             )
-            drafts.append(
-                self.log._draft(data, subject=name, source=SOURCE, tenant=tenant, traceparent=None, words=())
-            )
-            self.log._writer.submit(drafts[-1])  # all of them share a commit
-        for draft in drafts:
-            draft.done.result()
+            pending.append((data, name, tenant))
+        self.append(pending)
         return name
 
-    def vote(self, choice: str, number: int) -> None:
-        """The candidate stands on side b."""
-        data = VoteCast.model_validate(
-            {
-                "battle": f"bat_{number}",
-                "voter": "v",
-                "choice": choice,
-                "identity_a": "old",
-                "identity_b": "new",
-                "behaviour_a": self.behaviours["old"],
-                "behaviour_b": self.behaviours["new"],
-                "pair_probability": 1.0,
-                "side_probability": 0.5,
-                "turns": 1,
-                "generations_a": [],
-                "generations_b": [],
-            }
-        )
-        self.log.append_blocking(data, subject=data.battle, source=SOURCE)
+    def votes(self, choices: str) -> None:
+        """Write votes `a`, `b` or `t` (a tie); the candidate stands on side b."""
+        pending = []
+        for number, choice in enumerate(choices):
+            data = VoteCast.model_validate(
+                {
+                    "battle": f"bat_{number}",
+                    "voter": "v",
+                    "choice": {"t": "tie"}.get(choice, choice),
+                    "identity_a": "old",
+                    "identity_b": "new",
+                    "behaviour_a": self.behaviours["old"],
+                    "behaviour_b": self.behaviours["new"],
+                    "pair_probability": 1.0,
+                    "side_probability": 0.5,
+                    "turns": 1,
+                    "generations_a": [],
+                    "generations_b": [],
+                }
+            )
+            pending.append((data, data.battle, "default"))
+        self.append(pending)
+
+    def append(self, pending: Sequence[tuple[EventData, str, str]]) -> None:
+        """Append events of subjects and tenants; all of them share a commit."""
+        drafts = [
+            self.log._draft(data, subject=subject, source=SOURCE, tenant=tenant, traceparent=None, words=())
+            for data, subject, tenant in pending
+        ]
+        for draft in drafts:
+            self.log._writer.submit(draft)
+        for draft in drafts:
+            draft.done.result()

@@ -233,8 +233,7 @@ def test_the_votes_of_people_decide_a_preference_stage(scene: Scene) -> None:
     )
     scene.start(plan)
     scene.settled()
-    for number in range(300):
-        scene.vote("tie" if number % 2 else "ab"[number % 4 // 2], number)
+    scene.votes("atbt" * 75)
     assert ended(scene.settled()) == "promoted: every stage was passed"
 
 
@@ -245,9 +244,9 @@ def test_shadow_pairs_are_compared_prompt_by_prompt(scene: Scene) -> None:
     scene.start(plan)
     scene.settled()
     assert newest_split(scene).shadow is not None
+    last = int(scene.serve("production", 60, tokens=20)[4:], 16)
     for number in range(60):
-        original = scene.serve("production", tokens=20 + number)
-        scene.serve("shadow", tokens=30 + number + number % 3, shadow_of=original)
+        scene.serve("shadow", tokens=30 + number % 3, shadow_of=f"gen_{last - number:032x}")
     assert ended(scene.settled()).startswith(
         "rolled_back: gate failed in shadow: output_tokens worse_by 0.1: fail; "
     )
