@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tiltyard.errors import ConfigurationError
+from tiltyard.release.plan import plan_schema
 from tiltyard.release.plan_file import parse_plan, read_plan
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "release-plan.yaml"
@@ -48,3 +50,13 @@ def test_a_plan_that_never_promotes_is_none() -> None:
     text = EXAMPLE.read_text(encoding="utf-8").replace("  - stage: promote\n    approval: true\n", "")
     with pytest.raises(ConfigurationError, match="stages must end with the one promote stage"):
         parse_plan(text, "plan.yaml")
+
+
+def test_the_published_schema_is_the_plans_own() -> None:
+    """`tiltyard release schema > docs/release-plan.schema.json` when this fails."""
+    assert json.loads((EXAMPLE.parent / "release-plan.schema.json").read_bytes()) == plan_schema()
+
+
+@pytest.mark.parametrize("name", ["release.yaml", "release-mission.yaml"])
+def test_the_examples_are_plans(name: str) -> None:
+    assert read_plan(EXAMPLE.parents[1] / "examples" / name).alias == "chat"
