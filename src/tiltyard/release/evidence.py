@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import NamedTuple
 
 import orjson
@@ -10,7 +9,13 @@ import orjson
 from tiltyard.errors import ContentMissing, LogTampered
 from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.log import EventLog
-from tiltyard.events.schema import EventData, GenerationFinished, VoteCast
+from tiltyard.events.schema import (
+    EvalItemFinished,
+    EvalRunStarted,
+    GenerationFinished,
+    JudgmentMade,
+    VoteCast,
+)
 from tiltyard.release.gates import GateTest
 from tiltyard.release.metrics import NEEDS_WORDS, Sample, is_in, value_of
 from tiltyard.release.plan import HardStop, Plan, PromoteStage, ShadowStage, Stage
@@ -23,20 +28,6 @@ class Parties(NamedTuple):
     candidate: str
     """Behaviour digest."""
     production: str
-
-
-class _EvalItemFinished(EventData):
-    """Read by its type alone: the room of the fixed sets writes it."""
-
-    TYPE = "tiltyard.eval.item.finished.v1"
-
-
-class _EvalRunStarted(EventData):
-    TYPE = "tiltyard.eval.run.started.v1"
-
-
-class _JudgmentMade(EventData):
-    TYPE = "tiltyard.judgment.made.v1"
 
 
 class Failures(NamedTuple):
@@ -81,20 +72,20 @@ class StageEvidence:
 
     def update(self) -> None:
         """Read what is new. Blocks."""
-        types = (GenerationFinished, VoteCast, _EvalRunStarted, _EvalItemFinished, _JudgmentMade)
+        types = (GenerationFinished, VoteCast, EvalRunStarted, EvalItemFinished, JudgmentMade)
         for event in self._log.read(after=self.through, types=types):
-            match event.type:
-                case GenerationFinished.TYPE:
-                    self._take_generation(event)
-                case VoteCast.TYPE:
-                    self._take_vote(event)
-                case _JudgmentMade.TYPE:
-                    self._take_judgment(json.loads(event.data_json))
-                case _EvalRunStarted.TYPE:
-                    run = json.loads(event.data_json)
-                    self._sets[run["run"]] = run["set_name"]
-                case _:
-                    self._take_item(json.loads(event.data_json))
+            match event.data:
+                case GenerationFinished() as data:
+                    self._take_generation(event, data)
+                case VoteCast(choice=choice, behaviour_a=a, behaviour_b=b):
+                    score = {"a": 1.0, "b": -1.0}.get(choice, 0.0)
+                    self._compare("human_win_rate", a, b, score)
+                case JudgmentMade() as data:
+                    self._take_judgment(data)
+                case EvalRunStarted(run=run, set_name=name):
+                    self._sets[run] = name
+                case EvalItemFinished() as data:
+                    self._take_item(data)
             self.through = event.sequence
 
     def failures(self, rule: HardStop, now_us: int) -> Failures:
@@ -103,9 +94,8 @@ class StageEvidence:
         self._recent = [one for one in self._recent if one[0] >= since]
         return Failures(sum(failed for _, failed in self._recent), len(self._recent))
 
-    def _take_generation(self, event: StoredEvent) -> None:
-        data = event.data
-        if not isinstance(data, GenerationFinished) or data.release != self._parties.release:
+    def _take_generation(self, event: StoredEvent, data: GenerationFinished) -> None:
+        if data.release != self._parties.release:
             return
         sample = self._sample(event, data)
         mine = data.arm in ("candidate", "shadow") or data.diverted_from == "candidate"
@@ -151,28 +141,22 @@ class StageEvidence:
         elif value is not None:
             test.add(value if mine else None, None if mine else value)
 
-    def _take_vote(self, event: StoredEvent) -> None:
-        vote = event.data
-        if not isinstance(vote, VoteCast):
-            return
-        score = {"a": 1.0, "b": -1.0}.get(vote.choice, 0.0)
-        self._compare("human_win_rate", vote.behaviour_a, vote.behaviour_b, score)
+    def _take_judgment(self, data: JudgmentMade) -> None:
+        """Both orders of one item count once: their mean, so that a judge who always says "first" says nothing.
 
-    def _take_judgment(self, data: dict[str, object]) -> None:
-        """Both orders of one item count once: their mean, so that a judge who always says "first" says nothing."""
-        sides = {str(side["side"]): side for side in _mappings(data.get("sides"))}
-        if len(sides) != 2 or data.get("mode") != "pairwise":
+        Those that try the judge itself (attacks, checks) do not count.
+        """
+        if data.mode != "pairwise" or data.purpose != "verdict" or len(data.sides) != 2:
             return
-        verdict = data.get("verdict")
-        score = None if verdict is None else {"a": 1.0, "b": -1.0}.get(str(verdict), 0.0)
-        key = f"{data.get('item')} {data.get('judge')} {data.get('sample')}"
+        score = None if data.verdict is None else {"a": 1.0, "b": -1.0}.get(data.verdict, 0.0)
+        key = f"{data.item} {data.judge} {data.sample}"
         known = self._flips.pop(key, None)
-        if known is None or known[0] == data.get("order"):
-            self._flips[key] = (str(data.get("order")), score)
+        if known is None or known[0] == data.order:
+            self._flips[key] = (data.order, score)
             return
-        a, b = (str(sides[side].get("behaviour")) for side in "ab")
+        sides = {side.side: side.behaviour or "" for side in data.sides}
         both = None if score is None or known[1] is None else (score + known[1]) / 2
-        self._compare("judge_win_rate", a, b, both)
+        self._compare("judge_win_rate", sides["a"], sides["b"], both)
 
     def _compare(self, metric: str, a: str, b: str, score: float | None) -> None:
         if {a, b} != {self._parties.candidate, self._parties.production}:
@@ -185,17 +169,14 @@ class StageEvidence:
             else:
                 test.add(score if a == self._parties.candidate else -score, 0.0)
 
-    def _take_item(self, data: dict[str, object]) -> None:
-        behaviour = str(data.get("behaviour"))
-        if behaviour not in (self._parties.candidate, self._parties.production):
+    def _take_item(self, data: EvalItemFinished) -> None:
+        if data.behaviour not in (self._parties.candidate, self._parties.production):
             return
-        name = self._sets.get(str(data.get("run")), "")
-        key = (name, str(data.get("item_digest")), int(str(data.get("sample", 0))))
-        score = data.get("score")
-        sides = self._items.setdefault(key, {})
-        if behaviour in sides:
+        name = self._sets.get(data.run, "")
+        sides = self._items.setdefault((name, data.item_digest, data.sample), {})
+        if data.behaviour in sides:
             return  # an item counts once, however often a set was run
-        sides[behaviour] = None if score is None else float(str(score))
+        sides[data.behaviour] = data.score
         for test in self.tests:
             if test.gate.metric != "fixed_set" or test.gate.set != name or len(sides) < 2:
                 continue
@@ -234,7 +215,3 @@ _OWN_PAIRS = frozenset({"human_win_rate", "judge_win_rate", "fixed_set"})
 """Metrics that do not come from a stage's own traffic."""
 MAX_WAITING = 100_000
 """Originals that wait for their copies; most are never copied."""
-
-
-def _mappings(value: object) -> list[dict[str, object]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

@@ -17,7 +17,7 @@ import numpy as np
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import GenerationFinished, VoteCast
 from tiltyard.rating.quantile_sequence import plausible_ranks
-from tiltyard.release.metrics import Sample, value_of
+from tiltyard.release.metrics import Sample, is_in, value_of
 from tiltyard.release.plan import (
     MEANS,
     QUANTILES,
@@ -29,6 +29,7 @@ from tiltyard.release.plan import (
     PreferenceStage,
     PromoteStage,
     ShadowStage,
+    Slice,
     Stage,
 )
 
@@ -147,7 +148,7 @@ def _honest(plan: Plan, gate: Gate, traffic: Traffic, maximum_s: float, per_minu
         found = f"one that is {worst * 100:.0f} points worse" if worst < scale else "no candidate at all"
         yield f"   ! so few stop {found}"
     if need is not None:
-        yield f"   ! it would take {need / (maximum_s / 60):,.0f} a minute"
+        yield f"   ! it would take {need / (maximum_s / 60):,.2g} a minute"
     if gate.metric == "human_win_rate":
         yield (
             "   ! what can: a shadow stage with judge_win_rate on the same prompts; its pairs come from traffic, not from people"
@@ -159,10 +160,14 @@ def _rate(stage: Stage, gate: Gate, traffic: Traffic) -> tuple[float, str]:
         return traffic.votes_per_minute, "votes"
     if gate.metric == "fixed_set":
         return 0.0, "items"
+    inside = traffic.requests_per_minute
+    if gate.slice != Slice() and traffic.samples:  # a writing is told from words, which are not read here
+        known = gate.slice.model_copy(update={"writing": None})
+        inside *= sum(is_in(known, sample) is True for sample in traffic.samples) / len(traffic.samples)
     if isinstance(stage, ShadowStage):
-        return traffic.requests_per_minute * stage.share, "pairs"
+        return inside * stage.share, "pairs"
     share = stage.traffic if isinstance(stage, (CanaryStage, PreferenceStage)) else 0.0
-    return traffic.requests_per_minute * share, "requests of the candidate"
+    return inside * share, "requests of the candidate"
 
 
 def _need(plan: Plan, gate: Gate, traffic: Traffic) -> float | None:

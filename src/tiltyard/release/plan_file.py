@@ -46,7 +46,10 @@ def parse_plan(text: str, shown: str) -> Plan:
     try:
         return Plan.model_validate(value)
     except ValidationError as error:
-        raise ConfigurationError("\n".join(_problem(root, item, shown) for item in error.errors())) from None
+        problems = error.errors()
+        # A part that is wrong is left out, and the list around it then too short: only the first is worth saying.
+        said = [item for item in problems if item["type"] != "too_short"] or problems
+        raise ConfigurationError("\n".join(_problem(root, item, shown) for item in said)) from None
 
 
 def _problem(root: yaml.Node, item: object, shown: str) -> str:

@@ -1,0 +1,196 @@
+"""What a gate says, in numbers and in words; and what the log's other rooms give it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from release_stage import CANARY, DIGEST, Scene
+
+from tiltyard.events.schema import (
+    ContentRef,
+    EvalItemFinished,
+    EvalRunStarted,
+    EventData,
+    JudgedSide,
+    JudgmentMade,
+)
+from tiltyard.release.gates import GateTest
+from tiltyard.release.plan import Gate
+from tiltyard.release.refusals import is_refusal
+
+ALPHA = 0.05
+NOTHING = ContentRef(id="c", subject="s", digest="hmac-sha256:0", size_bytes=0)
+
+
+def fed(gate: Gate, candidate: list[float], other: list[float], minimum: int = 20) -> GateTest:
+    test = GateTest(gate, ALPHA, minimum, paired=False)
+    for a, b in zip(candidate, other, strict=True):
+        test.add(a, b)
+    return test
+
+
+def test_a_slower_candidate_fails_by_its_99th_percentile_though_its_median_is_the_same() -> None:
+    rng = np.random.default_rng(1)
+    usual, tail = rng.normal(100, 5, size=(2, 3000)), rng.random(3000) < 0.03
+    slow = np.where(tail, 900.0, usual[0])
+    p99 = fed(Gate(metric="time_to_first_token_p99", worse_by=0.5), list(slow), list(usual[1])).judge()
+    p50 = fed(Gate(metric="time_to_first_token_p50", worse_by=0.5), list(slow), list(usual[1])).judge()
+    assert (p99.verdict, p50.verdict) == ("fail", "pass")
+
+
+def test_a_limit_in_milliseconds_is_of_the_candidate_alone() -> None:
+    rng = np.random.default_rng(2)
+    times = list(rng.normal(100, 5, size=2000))
+    assert fed(Gate(metric="total_p99", limit=200), times, times).judge().verdict == "pass"
+    judged = fed(Gate(metric="total_p99", limit=90), times, times).judge()
+    assert judged.verdict == "fail"
+    assert "it is beyond the limit of 90 ms" in judged.words
+
+
+def test_dearer_answers_fail_and_equal_ones_pass() -> None:
+    rng = np.random.default_rng(3)
+    other = list(rng.exponential(200, size=3000))
+    gate = Gate(metric="output_tokens", worse_by=0.2)
+    assert fed(gate, list(rng.exponential(200, size=3000)), other).judge().verdict == "pass"
+    assert fed(gate, list(rng.exponential(300, size=3000)), other).judge().verdict == "fail"
+
+
+def test_what_could_not_be_read_holds_even_if_the_rest_is_fine() -> None:
+    """Argo #4479: a metric whose every measurement errored counted as a success."""
+    test = fed(Gate(metric="refusal_rate", worse_by=0.2), [0.0] * 200, [0.0] * 200)
+    assert test.judge().verdict == "pass"
+    for _ in range(30):
+        test.add_missing()
+    judged = test.judge()
+    assert judged.verdict == "hold"
+    assert "30 samples (13%) could not be read" in judged.words
+
+
+def test_too_few_samples_hold_however_good_they_look() -> None:
+    test = fed(Gate(metric="error_rate", limit=0.5), [0.0] * 40, [0.0] * 40, minimum=1000)
+    assert "1,000 samples are asked for" in test.judge().words
+    assert test.judge().verdict == "hold"
+
+
+def test_words_say_effect_interval_sample_and_verdict() -> None:
+    test = GateTest(Gate(metric="human_win_rate", worse_by=0.1), ALPHA, 20, paired=True)
+    for number in range(200):
+        test.add((-1.0, 0.0, 1.0, 0.0)[number % 4], 0.0)
+    judged = test.judge()
+    assert judged.effect == 0.0
+    assert judged.low is not None
+    assert judged.high is not None
+    assert judged.words == (
+        f"human_win_rate worse_by 0.1: {judged.verdict}; a win rate 0.0 points above one half "
+        f"({judged.low * 100:.2f} points to {judged.high * 100:.2f} points at all times at once, 200 pairs); "
+        "it is within 10.00 points worse."
+    )
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_an_interval_of_one_value_is_finite_and_holds_it(value: float) -> None:
+    judged = fed(Gate(metric="error_rate", worse_by=0.1), [value] * 30, [value] * 30).judge()
+    assert judged.low is not None
+    assert judged.high is not None
+    assert judged.low <= 0 <= judged.high
+    assert math.isfinite(judged.low)
+
+
+def judgment(
+    scene: Scene, number: int, order: str, verdict: str | None, purpose: str = "verdict"
+) -> JudgmentMade:
+    sides = [
+        JudgedSide(side=side, identity=name, behaviour=scene.behaviours[name])
+        for side, name in (("a", "old"), ("b", "new"))
+    ]
+    return JudgmentMade.model_validate(
+        {
+            "judgment": f"jud_{number}{order}{purpose}", "judge": DIGEST, "judge_name": "j", "answered_as": "j",
+            "rubric": DIGEST, "mode": "pairwise", "item": f"{DIGEST[:-4]}{number:04x}", "item_id": str(number),
+            "question": "q", "collection": DIGEST, "sides": sides, "order": order,
+            "asked": "first" if order == "ab" else "second", "seed": 1, "verdict": verdict, "score": None,
+            "purpose": purpose, "held": "grammar", "prompt": NOTHING, "raw": NOTHING, "prompt_tokens": 1,
+            "completion_tokens": 1, "total_ms": 1.0,
+        }
+    )  # fmt: skip
+
+
+def shadow(scene: Scene) -> None:
+    plan = CANARY.replace("stage: canary\n    traffic: 5%", "stage: shadow\n    share: 100%")
+    scene.start(
+        plan.replace("{metric: error_rate, worse_by: 0.2}", "{metric: judge_win_rate, worse_by: 0.1}")
+    )
+    scene.settled()
+
+
+def test_a_judge_who_always_prefers_the_first_says_nothing_and_an_attack_on_it_does_not_count(
+    scene: Scene,
+) -> None:
+    shadow(scene)
+    made: list[EventData] = []
+    for number in range(150):
+        made += [judgment(scene, number, "ab", "a"), judgment(scene, number, "ba", "b")]
+        made += [judgment(scene, number, order, "a", "attack") for order in ("ab", "ba")]
+    scene.append([(one, "judgments", "default") for one in made])
+    state = scene.settled()
+    assert state.ended is not None
+    assert state.ended.outcome == "promoted"
+    judged = [e.data for e in scene.log.read(subject=state.id) if e.type.endswith("gate.judged.v1")]
+    assert {getattr(one, "samples", None) for one in judged} == {0, 150}
+    assert {getattr(one, "effect", None) for one in judged} == {None, 0.0}
+
+
+def test_judgments_that_could_not_be_read_hold(scene: Scene) -> None:
+    shadow(scene)
+    made = [judgment(scene, number, order, None) for number in range(50) for order in ("ab", "ba")]
+    scene.append([(one, "judgments", "default") for one in made])
+    state = scene.settled()
+    assert state.ended is None
+    assert [judged.verdict for _, judged in state.judged] == ["hold"]
+
+
+def test_a_fixed_set_is_compared_item_by_item_and_a_worse_candidate_stops_there(scene: Scene) -> None:
+    scene.start(
+        CANARY.replace("stage: canary\n    traffic: 5%", "stage: evals").replace(
+            "{metric: error_rate, worse_by: 0.2}", "{metric: fixed_set, set: core, worse_by: 0.1}"
+        )
+    )
+    made: list[EventData] = []
+    for name, score in (("old", 1.0), ("new", 0.0)):
+        made.append(
+            EvalRunStarted(
+                run=f"run_{name}", set_name="core", set_digest=DIGEST, items=80, alias=name,
+                behaviour=scene.behaviours[name], identified=True, settings={}, seed=1, repeat=1,
+            )
+        )  # fmt: skip
+        made += [
+            EvalItemFinished(
+                run=f"run_{name}", item=str(i), item_digest=f"{DIGEST[:-4]}{i:04x}", alias=name,
+                behaviour=scene.behaviours[name], sample=0, generations=(), transcript=NOTHING, output_digest="x",
+                score=score if i % 2 else 1.0, verdicts=(), finish_reason="stop", prompt_tokens=1, cached_tokens=0,
+                completion_tokens=1, total_ms=1.0, tries=1,
+            )
+            for i in range(80)
+        ]  # fmt: skip
+    scene.append([(one, "evals", "default") for one in made])
+    state = scene.settled()
+    assert state.ended is not None
+    assert state.ended.why.startswith("gate failed in evals: fixed_set core worse_by 0.1: fail; ")
+
+
+@pytest.mark.parametrize(
+    ("text", "refuses"),
+    [
+        ("I’m sorry, but I can’t help with that.", True),
+        ("As an AI language model, I have no opinion.", True),
+        ("很抱歉，我无法回答。", True),
+        ("Lo siento, no puedo ayudar.", True),
+        ("I can help with that.", False),
+        ("Sorry for the delay! Here it is.", False),
+        ("", False),
+    ],
+)
+def test_refusals_are_told_by_how_they_begin(text: str, refuses: bool) -> None:
+    assert is_refusal(text) is refuses
