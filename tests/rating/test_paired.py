@@ -14,10 +14,10 @@ from tiltyard.rating.paired import (
     clustered_error,
     flips,
     mean_score,
-    normal_quantile,
     paired_difference,
     t_quantile,
 )
+from tiltyard.rating.proportions import z_of
 
 
 def test_clusters_widen_the_error_by_hand() -> None:
@@ -34,8 +34,8 @@ def test_clusters_widen_the_error_by_hand() -> None:
 
 def test_quantiles_are_those_of_the_tables() -> None:
     # NIST/SEMATECH e-Handbook, table 1.3.6.7.2; normal: 1.959964, 2.575829.
-    assert normal_quantile(0.975) == pytest.approx(1.959963984540054, abs=1e-12)
-    assert normal_quantile(0.005) == pytest.approx(-2.575829303548901, abs=1e-12)
+    assert z_of(0.95) == pytest.approx(1.959963984540054, abs=1e-12)
+    assert z_of(0.99) == pytest.approx(2.575829303548901, abs=1e-12)
     for p, degrees, value in [
         (0.975, 1, 12.706),
         (0.975, 5, 2.571),
@@ -69,7 +69,7 @@ def test_matched_pairs_have_agresti_and_min_s_interval() -> None:
     one = [1.0] * 9 + [0.0] * 2 + [1.0] * 29
     other = [0.0] * 9 + [1.0] * 2 + [1.0] * 29
     found = paired_difference(one, other, [str(i) for i in range(40)])
-    half = normal_quantile(0.975) * math.sqrt(12 - 49 / 42) / 42
+    half = z_of(0.95) * math.sqrt(12 - 49 / 42) / 42
     assert (found.mean, found.method, found.decided) == (7 / 40, "agresti-min", True)
     assert (found.lower, found.upper) == (pytest.approx(1 / 6 - half), pytest.approx(1 / 6 + half))
 
@@ -77,7 +77,7 @@ def test_matched_pairs_have_agresti_and_min_s_interval() -> None:
 def test_no_flips_are_no_proof_of_equality() -> None:
     found = paired_difference([1.0] * 30, [1.0] * 30, [str(i) for i in range(30)])
     assert (found.mean, found.decided) == (0.0, False)
-    assert found.upper == pytest.approx(normal_quantile(0.975) / 32)
+    assert found.upper == pytest.approx(z_of(0.95) / 32)
 
 
 def test_flips_are_tested_exactly() -> None:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tiltyard.errors import InvalidRequest
+from tiltyard.rating.proportions import wilson, z_of
 
 Method = Literal["wilson", "agresti-min", "t-clustered", "none"]
 
@@ -76,10 +77,7 @@ def mean_score(values: Sequence[float], clusters: Sequence[str], *, confidence: 
     n, mean = len(x), float(x.mean())
     error, count = clustered_error(x, clusters)
     if count == n and bool(np.isin(x, (0.0, 1.0)).all()):
-        z = normal_quantile(0.5 + confidence / 2)
-        centre = (mean + z * z / (2 * n)) / (1 + z * z / n)
-        half = z / (1 + z * z / n) * math.sqrt(mean * (1 - mean) / n + z * z / (4 * n * n))
-        return Estimate(mean, error, max(0.0, centre - half), min(1.0, centre + half), n, count, "wilson")
+        return Estimate(mean, error, *wilson(mean, n, confidence), n, count, "wilson")
     return _by_t(mean, error, n, count, confidence, (0.0, 1.0))
 
 
@@ -102,7 +100,7 @@ def paired_difference(
         won, lost = float((x > 0).sum()) + 0.5, float((x < 0).sum()) + 0.5
         size = n + 2
         centre = (won - lost) / size
-        half = normal_quantile(0.5 + confidence / 2) * math.sqrt(won + lost - (won - lost) ** 2 / size) / size
+        half = z_of(confidence) * math.sqrt(won + lost - (won - lost) ** 2 / size) / size
         return Estimate(
             mean, error, max(-1.0, centre - half), min(1.0, centre + half), n, count, "agresti-min"
         )
@@ -119,23 +117,6 @@ def flips(differences: Sequence[float]) -> Flips:
     n = won + lost
     tail = sum(math.comb(n, k) for k in range(min(won, lost) + 1)) / 2**n
     return Flips(won, lost, min(1.0, 2 * tail))
-
-
-def normal_quantile(p: float) -> float:
-    """The quantile of the normal distribution, by Newton's method on the error function.
-
-    >>> round(normal_quantile(0.975), 12)
-    1.95996398454
-    """
-    x = 0.0
-    for _ in range(60):
-        step = (
-            (0.5 * math.erfc(-x / math.sqrt(2)) - p) * math.sqrt(2 * math.pi) * math.exp(min(x * x / 2, 40))
-        )
-        x -= max(-1.0, min(1.0, step))
-        if abs(step) < 1e-15:
-            break
-    return x
 
 
 def t_quantile(p: float, degrees: int) -> float:

@@ -14,7 +14,8 @@ from tiltyard.identity.canonical import Json
 from tiltyard.identity.manifest import Behaviour, Deployment
 from tiltyard.rating.costs import Cost, CostSettings, Spent, busy_seconds, cost_of
 from tiltyard.rating.leaderboard import Leaderboard, LeaderboardRow
-from tiltyard.rating.shares import Share, quantile, share_of, wilson
+from tiltyard.rating.proportions import wilson
+from tiltyard.rating.shares import Share, quantile, share_of
 from tiltyard.rating.sources import KINDS, Disagreement, Estimate, disagreements
 
 KV_BYTES: Final = {"f16": 2.0, "int8": 1.0}

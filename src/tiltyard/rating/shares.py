@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 from tiltyard.errors import InvalidRequest
 from tiltyard.identity.canonical import Json
+from tiltyard.rating.proportions import wilson
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,9 @@ def share_of(count: int, of: int, *, confidence: float = 0.95) -> Share:
     if not of:
         return Share(0, 0, None, None, None)
     share = count / of
-    lower, upper = wilson(share, of, confidence=confidence)
+    lower, upper = wilson(share, of, confidence)
     # At the ends the bound is the share itself; rounding must not put it beside.
     return Share(count, of, share, 0.0 if count == 0 else lower, 1.0 if count == of else upper)
-
-
-def wilson(share: float, of: int, *, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the bounds of Wilson's interval for a share of `of` trials, at least one; the share may count halves."""
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
-    middle = (share + z * z / (2 * of)) / (1 + z * z / of)
-    half = z / (1 + z * z / of) * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of))
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def quantile(values: Sequence[float], at: float) -> float | None:

@@ -8,6 +8,7 @@ import io
 from collections.abc import Sequence
 from typing import Final
 
+from tiltyard.arena.importing.export import inert
 from tiltyard.errors import Unavailable
 from tiltyard.identity.canonical import Json
 from tiltyard.rating.leaderboard import Leaderboard, LeaderboardRow
@@ -63,7 +64,7 @@ def to_csv(rows: Sequence[LeaderboardRow]) -> str:
     writer.writerow(COLUMNS)
     for row in rows:
         values = {**values_of(row), "superseded": "true" if row.model.superseded else "false"}
-        writer.writerow([_inert(values[column]) for column in COLUMNS])
+        writer.writerow([inert(values[column]) for column in COLUMNS])
     return out.getvalue()
 
 
@@ -104,11 +105,3 @@ def to_parquet(board: Leaderboard) -> bytes:
     out = io.BytesIO()
     parquet.write_table(arrow.Table.from_pylist(rows, schema=schema), out)
     return out.getvalue()
-
-
-def _inert(value: object) -> object:
-    return (
-        f"'{value}"
-        if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-        else value
-    )
