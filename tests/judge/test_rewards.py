@@ -39,7 +39,7 @@ from tiltyard.judge.rubric import load_rubric
 
 USAGE = {"prompt_tokens": 10, "total_tokens": 10, "completion_tokens": 0, "prompt_tokens_details": None}
 REPLIES: dict[Shape, tuple[str, object, float]] = {
-    # As the documentation of vLLM 0.11 and SGLang 0.5 prints them.
+    # Shapes as we know the documentation of vLLM and SGLang; not recorded from a server.
     "vllm-classify": (
         "/classify",
         {"id": "classify-7c87", "object": "list", "created": 1745383065, "model": "rm", "usage": USAGE,
