@@ -15,7 +15,7 @@ from tiltyard.arena.importing.board import declared_key
 from tiltyard.errors import InvalidRequest, UnknownField
 from tiltyard.rating.admission import Window
 from tiltyard.rating.counts import BothBad
-from tiltyard.rating.options import RatingOptions, Ties, Weight
+from tiltyard.rating.options import RatingOptions, Ties, Weight, anchor_of
 from tiltyard.rating.slices import Condition
 
 Format: TypeAlias = Literal["html", "json", "csv", "parquet"]
@@ -221,21 +221,6 @@ class LeaderboardQuery:
                 changed += [(field.name, "yes" if one is True else str(one)) for one in values]
         query = urlencode([*changed, *extra.items()])
         return f"{path}?{query}" if query else path
-
-
-def anchor_of(text: str) -> tuple[str, float]:
-    """Read `MODEL=POINTS`; raises `InvalidRequest` naming `anchor`."""
-    name, _, points = text.rpartition("=")
-    try:
-        number = float(points)
-    except ValueError:
-        number = math.nan
-    if not name or not math.isfinite(number):
-        raise InvalidRequest(
-            f"the anchor is {text[:80]!r}; write MODEL=POINTS, such as mixtral-8x7b-instruct-v0.1=1114.",
-            param="anchor",
-        )
-    return name, number
 
 
 def _one_of(given: QueryParams, name: str, allowed: Iterable[T], default: T) -> T:
