@@ -34,7 +34,7 @@ from tiltyard.errors import ConfigurationError
 from tiltyard.events.log import EventLog
 from tiltyard.events.places import is_there
 from tiltyard.fleet.launcher import LocalLauncher
-from tiltyard.fleet.process import LaunchProgress
+from tiltyard.fleet.place import LaunchProgress
 from tiltyard.fleet.records import FleetRecorder
 from tiltyard.fleet.registry import Registry
 from tiltyard.gateway.app import create_gateway
