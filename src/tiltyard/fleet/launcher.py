@@ -84,6 +84,11 @@ class Launcher:
         """The names of a group's workers; raises `NotFound`."""
         return tuple(keeper.name for keeper in self._group(group))
 
+    def identities(self, group: str) -> frozenset[str]:
+        """The names of what a group's workers serve; raises `NotFound`."""
+        self._group(group)
+        return frozenset(self._specs[group].identities)
+
     async def start(self, specs: Sequence[WorkerSpec]) -> None:
         """Start a group of one replica for each spec, named as its worker is, and return when all serve.
 
