@@ -17,6 +17,7 @@ from tiltyard.cli.settings import default_data_dir
 from tiltyard.errors import ContentMissing, NotFound
 from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.log import EventLog
+from tiltyard.events.places import keys_in, log_in
 from tiltyard.events.schema import (
     EVENT_TYPES,
     AnswerScored,
@@ -350,7 +351,7 @@ def _find(log: EventLog, wanted: str) -> list[StoredEvent]:
 @contextmanager
 def _opened(context: click.Context) -> Iterator[EventLog]:
     data, log_url = context.obj
-    with EventLog.open(log_url or data / "log.db", keys=data / "keys.db", create=False) as log:
+    with EventLog.open(log_url or log_in(data), keys=keys_in(data), create=False) as log:
         yield log
 
 

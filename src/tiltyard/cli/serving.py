@@ -32,6 +32,7 @@ from tiltyard.cli.workers import (
 from tiltyard.client import ModelClient
 from tiltyard.errors import ConfigurationError
 from tiltyard.events.log import EventLog
+from tiltyard.events.places import is_there
 from tiltyard.fleet.launcher import LocalLauncher
 from tiltyard.fleet.process import LaunchProgress
 from tiltyard.fleet.records import FleetRecorder
@@ -86,7 +87,7 @@ def serve(settings: Settings, *, host: str | None, port: int | None, make_pages:
             paths = fetch_models(settings, progress_on())
             specs = worker_specs(settings, paths)
             with (
-                EventLog.open(settings.log_path, keys=settings.keys_path) as log,
+                EventLog.open(settings.log_place, keys=settings.keys_place) as log,
                 asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
             ):
                 runner.run(serve_until_told(settings, log, listener, specs, make_pages))
@@ -98,8 +99,8 @@ def check_exposure(settings: Settings, host: str, *, said_by: str) -> None:
     server = settings.file.server
     if is_loopback(host) or server.require_keys or server.serve_without_keys:
         return
-    if settings.log_path.is_file():
-        with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
+    if is_there(settings.log_place):
+        with EventLog.open(settings.log_place, keys=settings.keys_place, create=False) as log:
             if log.api_keys():
                 return
     raise refuse_strangers(host, said_by=said_by)

@@ -20,6 +20,7 @@ from tiltyard.arena.pairing_settings import PairingSettings
 from tiltyard.arena.sessions import SessionSettings
 from tiltyard.cli.settings_problems import NAME, problem_in
 from tiltyard.errors import ConfigurationError
+from tiltyard.events.places import KeysPlace, keys_in, log_in
 from tiltyard.identity.declaration import IdentityDeclaration, ModelDeclaration
 from tiltyard.identity.manifest import Frozen, Number, Whole
 from tiltyard.models.cache import default_cache, normalized_digest
@@ -36,7 +37,9 @@ ENVIRONMENT = {
     "TILTYARD_DATA_DIR": "data directory (log, vault, identities)",
     "TILTYARD_CACHE": "cache directory (model files)",
     "TILTYARD_BY": "who `tiltyard release` says it was",
-    "TILTYARD_LOG": "event log of `tiltyard events`: a path or a postgresql:// URL",
+    "TILTYARD_LOG": "the event log, where it is not log.db in the data directory: a path or postgresql://…",
+    "TILTYARD_KEYS": "the keys of data subjects, where they are not keys.db there: another postgresql://…",
+    "TILTYARD_MASTER_KEY": "the file of the master key, where it is not master.key there",
     "TILTYARD_LIMITS_URL": "where tenants' accounts are kept, as `server.limits_url`: redis://…",
     "TILTYARD_API_KEY": "the key that `tiltyard chat` and `tiltyard eval` show",
     "TILTYARD_ISA": "instruction set of the kernels: avx512_vnni, avx512, avx2, neon_dot, neon or scalar",
@@ -207,14 +210,14 @@ class Settings:
         return self.file.identities
 
     @property
-    def log_path(self) -> Path:
-        """The event log."""
-        return self.data_dir / "log.db"
+    def log_place(self) -> Path | str:
+        """The event log: a file, or the URL of a PostgreSQL database."""
+        return log_in(self.data_dir)
 
     @property
-    def keys_path(self) -> Path:
-        """The vault's subject keys."""
-        return self.data_dir / "keys.db"
+    def keys_place(self) -> KeysPlace:
+        """The vault's subject keys, and the master key."""
+        return keys_in(self.data_dir)
 
     @property
     def limits_url(self) -> str | None:
