@@ -65,13 +65,7 @@ def test_of_3300_sentences_in_22_languages_at_most_one_in_a_hundred_gets_a_wrong
 @pytest.mark.parametrize(
     ("file", "field", "language", "asked", "right"),
     [
-        (
-            "belle_eval/eval_set.json",
-            "question",
-            "zh",
-            1000,
-            971,
-        ),  # most others are English texts to translate
+        ("belle_eval/eval_set.json", "question", "zh", 1000, 971),
         ("cvalues_zh/cvalues_responsibility_prompts.jsonl", "prompt", "zh", 664, 664),
         ("ifeval/input_data.jsonl", "prompt", "en", 541, 541),
         ("gsm8k/test.jsonl", "question", "en", 1319, 1318),
@@ -80,6 +74,7 @@ def test_of_3300_sentences_in_22_languages_at_most_one_in_a_hundred_gets_a_wrong
 def test_what_people_ask_is_told_with_code_and_foreign_words_in_it(
     shared_data: Path, file: str, field: str, language: str, *, asked: int, right: int
 ) -> None:
+    """Most of the 28 of BELLE that are taken for English are English texts to translate."""
     path = shared_data / "serving" / "questions" / file
     prompts = [json.loads(line)[field] for line in path.read_text("utf-8").splitlines()]
     assert len(prompts) == asked

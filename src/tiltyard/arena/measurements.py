@@ -17,7 +17,7 @@ from tiltyard.events.log import EventLog
 from tiltyard.events.schema import ContentRef, FinishReason, GenerationFinished
 from tiltyard.identity.manifest import Behaviour, Deployment
 from tiltyard.rating.costs import CostSettings
-from tiltyard.rating.refusals import refuses
+from tiltyard.rating.refusal import refuses
 from tiltyard.rating.sensors import Call, Measured, speed_of
 from tiltyard.rating.shares import share_of
 

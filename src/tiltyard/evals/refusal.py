@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tiltyard.evals.checks import Refusal
 from tiltyard.evals.verdict import Verdict
-from tiltyard.rating.refusals import refuses
+from tiltyard.rating.refusal import refuses
 
 
 def check_refusal(check: Refusal, answer: str) -> Verdict:

@@ -30,10 +30,10 @@ from tiltyard.judge.run import SOURCE
 from tiltyard.rating.calibration_curve import Calibration, calibrate
 from tiltyard.rating.logistic import fit_logistic, logistic
 from tiltyard.rating.proportions import Interval, share_interval
-from tiltyard.rating.refusals import refuses
+from tiltyard.rating.refusal import refuses
 from tiltyard.rating.style import style_of
 
-METHOD: Final = "preference-features/2"  # 2: refusals as `rating/refusals.py` tells them
+METHOD: Final = "preference-features/2"  # 2: refusals as `rating/refusal.py` tells them
 FEATURES: Final = (
     "log_words",
     "headers",

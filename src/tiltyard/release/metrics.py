@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from tiltyard.arena.slices import slice_of
 from tiltyard.events.schema import GenerationFinished
-from tiltyard.rating.refusals import refuses
+from tiltyard.rating.refusal import refuses
 from tiltyard.release.plan import Prices, Slice
 
 FAILED = frozenset({"failed", "deadline"})

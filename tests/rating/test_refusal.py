@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tiltyard.rating.refusals import refuses
+from tiltyard.rating.refusal import refuses
 
 
 @pytest.mark.parametrize(
