@@ -31,6 +31,7 @@ from tiltyard.events.schema.arena import (
 from tiltyard.events.schema.evaluating import (
     EvalItemFailed,
     EvalItemFinished,
+    EvalItemReviewed,
     EvalRunFinished,
     EvalRunStarted,
     EvalVerdict,
@@ -107,6 +108,7 @@ __all__ = [
     "Credential",
     "EvalItemFailed",
     "EvalItemFinished",
+    "EvalItemReviewed",
     "EvalRunFinished",
     "EvalRunStarted",
     "EvalVerdict",
@@ -211,6 +213,7 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     ReviewGiven,
     EvalRunStarted,
     EvalItemFinished,
+    EvalItemReviewed,
     EvalItemFailed,
     EvalRunFinished,
     VoteReviewed,
