@@ -9,6 +9,7 @@ import pytest
 from release_stage import CANARY, DIGEST, Scene
 
 from tiltyard.events.schema import (
+    AnswerScored,
     ContentRef,
     EvalItemFinished,
     EvalItemReviewed,
@@ -222,3 +223,32 @@ def test_a_gate_holds_while_experts_have_not_decided_and_takes_their_verdict(sce
     assert state.ended.outcome == "promoted"
     judged = [e.data for e in scene.log.read(subject=state.id) if e.type.endswith("gate.judged.v1")]
     assert [getattr(one, "samples", None) for one in judged][-1] == 120
+
+
+@pytest.mark.parametrize(("wins", "outcome"), [(0.5, "promoted"), (0.1, "rolled_back")])
+def test_a_reward_model_decides_pair_by_pair_and_scores_of_another_scorer_never_meet(
+    scene: Scene, wins: float, outcome: str
+) -> None:
+    gate = "{metric: reward_win_rate, scorer: preference-features/2@abc, worse_by: 0.2}"
+    plan = CANARY.replace("stage: canary\n    traffic: 5%", "stage: shadow\n    share: 10%")
+    scene.start(plan.replace("{metric: error_rate, worse_by: 0.2}", gate))
+    scene.settled()  # scores count from the stage's beginning
+    made: list[EventData] = []
+    for number in range(400):
+        better = number % 10 < 10 * wins
+        for scorer, name, turn in (("1", "preference-features/2@abc", 1.0), ("2", "another", -1.0)):
+            made += [
+                AnswerScored(
+                    scorer=DIGEST[:-1] + scorer, scorer_name=name, kind="preference", item=f"itm_{number}", item_id=str(number),
+                    question=f"qst_{number}", side=side, identity=who, behaviour=scene.behaviours[who],
+                    score=turn * (100.0 if (who == "new") == better else 99.0),
+                )
+                for side, who in (("a", "old"), ("b", "new"))
+            ]  # fmt: skip
+    scene.append([(one, "scores", "default") for one in made])
+    state = scene.settled()
+    assert state.ended is not None
+    assert state.ended.outcome == outcome
+    judged = [e.data for e in scene.log.read(subject=state.id) if e.type.endswith("gate.judged.v1")]
+    assert getattr(judged[-1], "samples", None) == 400
+    assert getattr(judged[-1], "effect", None) == pytest.approx(wins - 0.5)
