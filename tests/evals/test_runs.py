@@ -301,6 +301,11 @@ async def test_names_are_resolved_before_anything_is_asked(server: EvalServer, l
         await go(server, log, "chatt")
     with pytest.raises(InvalidRequest, match="8 hex digits or more"):
         await go(server, log, "chat@sha256:aa")
+    async with ModelClient(server.url) as client:
+        old, new = [await resolve(client, f"chat@{digest[:20]}") for digest in (B, A)]
+    assert ((old.alias, old.behaviour), (new.alias, new.behaviour)) == (("other", B), ("chat", A))
+    with pytest.raises(Conflict, match="no other model of the server is"):
+        await go(server, log, "chat@sha256:cccccccc")
     server.identities["chat"] = None
     async with ModelClient(server.url) as client:
         anonymous = await resolve(client, "chat")
