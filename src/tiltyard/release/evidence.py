@@ -100,7 +100,7 @@ class StageEvidence:
                     self._take_judgment(data)
                 case AnswerScored() as data:
                     self._take_score(data)
-                case EvalRunStarted(run=run, set_name=name):
+                case EvalRunStarted(run=run, set_name=name, identified=True):
                     self._sets[run] = name
                 case EvalItemFinished() | EvalItemReviewed() as data:
                     self._take_item(data)
