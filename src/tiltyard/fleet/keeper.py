@@ -236,7 +236,7 @@ class Keeper:
         while True:
             await asyncio.sleep(self._patience.watch_s)
             worker, now = self._worker, time.monotonic()
-            if worker is None or (worker.misses == 0 and not worker.stuck):
+            if worker is None or (not worker.lease.unanswered and not worker.stuck):
                 heard = now
             if now - heard > self._patience.hung_s:
                 self._why = f"answered nobody for {now - heard:.0f} s"
