@@ -22,8 +22,9 @@ import orjson
 
 from tiltyard.errors import InvalidRequest, ModelRejected, NotFound
 from tiltyard.events.log import EventLog
+from tiltyard.events.reading import Words
 from tiltyard.events.schema import BattleTurnFinished, GenerationFinished
-from tiltyard.identity.canonical import Digest, digest_of
+from tiltyard.identity.canonical import Digest, Json, digest_of
 from tiltyard.identity.declaration import IdentityDeclaration, ToolFormatName
 from tiltyard.identity.manifest import Behaviour
 from tiltyard.identity.rope import RopeScaling
@@ -107,7 +108,10 @@ class Replayer:
         """
         generations = self.generations_of(name)
         for generation in sorted(generations, key=lambda event: event.behaviour):
-            yield self._replay_one(generation)
+            with self._log.words("serve", reader="ops/replay") as words:
+                recorded = self._recorded(generation, words)
+                prompt = self._asked(generation, words)
+            yield self._replay_one(generation, prompt, recorded)
 
     def generations_of(self, name: str) -> list[GenerationFinished]:
         """The generations that a name stands for."""
@@ -125,11 +129,15 @@ class Replayer:
         ]
         return [self._log.generation(generation) for generation in names]
 
-    def _replay_one(self, event: GenerationFinished) -> Outcome:
-        recorded = self._recorded(event)
+    def _asked(self, event: GenerationFinished, words: Words) -> dict[str, Json]:
         if event.prompt is None:
             raise InvalidRequest(f"{event.generation} kept no prompt, so it cannot be made again")
-        prompt = orjson.loads(self._log.read_content(event.prompt))
+        asked: dict[str, Json] = orjson.loads(words.read(event.prompt))
+        return asked
+
+    def _replay_one(
+        self, event: GenerationFinished, prompt: dict[str, Json], recorded: list[Recorded]
+    ) -> Outcome:
         again = self._generate(event, prompt, recorded)
         return Outcome(
             generation=event.generation,
@@ -139,12 +147,12 @@ class Replayer:
             difference=first_difference(recorded, again),
         )
 
-    def _recorded(self, event: GenerationFinished) -> list[Recorded]:
+    def _recorded(self, event: GenerationFinished, words: Words) -> list[Recorded]:
         if event.response is None or not event.choices:
             raise InvalidRequest(
                 f"{event.generation} failed ({event.error or 'no answer'}), so there is nothing to compare"
             )
-        said = orjson.loads(self._log.read_content(event.response))
+        said = orjson.loads(words.read(event.response))
         return [
             Recorded(c["index"], c["text"], tuple(c["token_ids"]), c["finish_reason"])
             for c in said["choices"]

@@ -225,24 +225,6 @@ class LeaderboardPublished(EventData):
         return f"leaderboard:{self.digest}"
 
 
-class ConsentGiven(EventData):
-    """Written by the arena before a voter's first battle under a text of consent."""
-
-    TYPE: ClassVar[str] = "tiltyard.consent.given.v1"
-    voter: str
-    """Pseudonymous voter id; also the event's subject."""
-    version: str
-    """Version of the text; another version asks again."""
-    language: str
-    """Language in which it was shown, such as `zh-Hant`."""
-    wording: Digest
-    """Digest of the words that were shown, in that language."""
-
-    def unique_key(self) -> str | None:
-        """A voter agrees once to a version."""
-        return f"consent:{self.voter}:{self.version}"
-
-
 class BattleVoided(EventData):
     """Written by the arena when a model failed to answer the first message: nobody loses, and the pair is drawn again."""
 
