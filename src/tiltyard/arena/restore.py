@@ -91,7 +91,14 @@ def _restore(log: EventLog, name: str) -> Battle | None:
                 except ContentMissing:
                     message, battle.erased = "", True
                 battle.turns[started.turn :] = [
-                    Turn(started.turn, started.attempt, message, started.message, settled=True)
+                    Turn(
+                        started.turn,
+                        started.attempt,
+                        message,
+                        started.message,
+                        found=started.found,
+                        settled=True,
+                    )
                 ]
                 for side in SIDES:
                     battle.turns[-1].answers[side] = Answer(finish="failed", trouble=INTERRUPTED)

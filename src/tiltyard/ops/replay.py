@@ -74,11 +74,23 @@ class Outcome:
     """Tokens compared, over all of the generation's answers."""
     difference: str | None
     """`None` when identical, else the first place where the answers part."""
+    words: str = "as they came"
+    """Which words were served and kept, as the policy of that day said."""
 
     @property
     def identical(self) -> bool:
         """Whether every token and every byte came again."""
         return self.difference is None
+
+
+def kept_words(event: GenerationFinished) -> str:
+    """Which words the vault has of a generation, in words: what a replay makes again is what was served."""
+    if event.prompt is None:
+        return "the tenant's terms keep no words"
+    found = ", ".join(f"{count} {kind.lower()}" for kind, count in sorted(event.found.items()))
+    if event.policy == "redact" and found:
+        return f"as served, after {found} was replaced"
+    return f"as they came, with {found}" if found else "as they came"
 
 
 class Replayer:
@@ -131,7 +143,9 @@ class Replayer:
 
     def _asked(self, event: GenerationFinished, words: Words) -> dict[str, Json]:
         if event.prompt is None:
-            raise InvalidRequest(f"{event.generation} kept no prompt, so it cannot be made again")
+            raise InvalidRequest(
+                f"{event.generation} kept no prompt ({kept_words(event)}), so it cannot be made again"
+            )
         asked: dict[str, Json] = orjson.loads(words.read(event.prompt))
         return asked
 
@@ -145,10 +159,15 @@ class Replayer:
             behaviour=event.behaviour,
             tokens=sum(len(choice.token_ids) for choice in recorded),
             difference=first_difference(recorded, again),
+            words=kept_words(event),
         )
 
     def _recorded(self, event: GenerationFinished, words: Words) -> list[Recorded]:
         if event.response is None or not event.choices:
+            if event.error is None and event.choices:
+                raise InvalidRequest(
+                    f"the words of {event.generation} were not kept ({kept_words(event)}), so it cannot be made again"
+                )
             raise InvalidRequest(
                 f"{event.generation} failed ({event.error or 'no answer'}), so there is nothing to compare"
             )

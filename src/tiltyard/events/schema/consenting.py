@@ -12,6 +12,9 @@ from tiltyard.identity.canonical import Digest
 Purpose = Literal["serve", "evaluate", "train", "publish"]
 """What words are wanted for: to answer the person, to learn about models, to change one, to show them to others."""
 
+DataPolicy = Literal["keep", "redact", "refuse", "tag"]
+"""What is done with personal data in a request before it is served: nothing, placeholders, an error, or only counting."""
+
 PURPOSES: Final[tuple[Purpose, ...]] = ("serve", "evaluate", "train", "publish")
 
 
