@@ -60,7 +60,7 @@ IDENTITY_KEYS = (
         (f'{MODEL}speculation = "draft"\n[identities]', 'models.m.draft: speculation = "draft" and draft = { model = "..." } need each other'),
         (f'{MODEL}speculation = "draft"\ndraft = {{ model = "n" }}\n[identities]', "models.m.draft.model: there is no model 'n'; declared: m"),
         (f'{MODEL}speculation = "draft"\ndraft = {{ name = "n" }}\n[identities]', "models.m.draft.name: there is no key name here; known: model, quantization"),
-        (f"{MODEL}[identity.x]\nmodel = 'm'", "identity: there is no key identity here; known: server, models, identities, aliases, tenants, arena, costs, workers"),
+        (f"{MODEL}[identity.x]\nmodel = 'm'", "identity: there is no key identity here; known: server, models, identities, aliases, tenants, arena, costs, workers, router"),
         (f"{MODEL}[identities.x]", "identities.x.model: this key is missing; write one"),
         (f"{MODEL}[identities.x]\nmodel = 'n'", "identities.x.model: there is no model 'n'; declared: m"),
         ("[models.m]\nsource = 'm.gguf'\n[identities]", "models.m.source: model source 'm.gguf' is not understood; "
@@ -151,7 +151,7 @@ def test_a_host_of_strangers_is_blamed_on_who_said_it(tmp_path: Path) -> None:
 
 def test_a_host_of_strangers_is_served_once_there_is_a_key_even_one_that_has_ended(tmp_path: Path) -> None:
     settings = load_settings(data_dir=tmp_path)
-    with EventLog.open(settings.log_path, keys=settings.keys_path) as log:
+    with EventLog.open(settings.log_place, keys=settings.keys_place) as log:
         with pytest.raises(ConfigurationError):
             check_exposure(settings, "192.0.2.1", said_by="--host")
         ring = KeyRing(log)

@@ -136,6 +136,7 @@ def test_when_no_file_may_grow_nothing_is_acknowledged_and_later_it_works(
     assert log.verify(check_contents=True).ok
 
 
+@pytest.mark.parametrize("storage", ["sqlite"])
 def test_a_full_database_says_so_and_works_when_there_is_room_again(log: EventLog) -> None:
     """SQLite's own limit gives the error that it gives on ENOSPC."""
     log.append_blocking(vote("bat_before"), subject="b", source=SOURCE)

@@ -123,7 +123,7 @@ def command(
     question = question_of(settings, given)
     now_us = time.time_ns() // 1000
     if chosen is not None:
-        with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
+        with EventLog.open(settings.log_place, keys=settings.keys_place, create=False) as log:
             board, rated, votes, *_ = board_of_sources(log, chosen, question)
     elif votes_file is None:
         with opened(settings) as boards:
@@ -237,7 +237,7 @@ def _address(settings: Settings) -> str:
 @contextmanager
 def opened(settings: Settings) -> Iterator[Boards]:
     """Open the log for boards; a data directory without one is an error that says what to do."""
-    with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
+    with EventLog.open(settings.log_place, keys=settings.keys_place, create=False) as log:
         yield Boards(RecordedVotes(log, ruleset_of(settings)))
 
 

@@ -20,11 +20,13 @@ from tiltyard.arena.pairing_settings import PairingSettings
 from tiltyard.arena.sessions import SessionSettings
 from tiltyard.cli.settings_problems import NAME, problem_in
 from tiltyard.errors import ConfigurationError
+from tiltyard.events.places import KeysPlace, keys_in, log_in
 from tiltyard.identity.declaration import IdentityDeclaration, ModelDeclaration
 from tiltyard.identity.manifest import Frozen, Number, Whole
 from tiltyard.models.cache import default_cache, normalized_digest
 from tiltyard.models.sources import parse_source
 from tiltyard.rating.costs import CostSettings
+from tiltyard.router.router import GATE_TOKENS
 from tiltyard.router.tenants import TenantTerms
 from tiltyard.wire.leniency import UnknownFields
 from tiltyard.wire.terms import DEFAULT_WEIGHTS
@@ -36,7 +38,9 @@ ENVIRONMENT = {
     "TILTYARD_DATA_DIR": "data directory (log, vault, identities)",
     "TILTYARD_CACHE": "cache directory (model files)",
     "TILTYARD_BY": "who `tiltyard release` says it was",
-    "TILTYARD_LOG": "event log of `tiltyard events`: a path or a postgresql:// URL",
+    "TILTYARD_LOG": "the event log, where it is not log.db in the data directory: a path or postgresql://…",
+    "TILTYARD_KEYS": "the keys of data subjects, where they are not keys.db there: another postgresql://…",
+    "TILTYARD_MASTER_KEY": "the file of the master key, where it is not master.key there",
     "TILTYARD_LIMITS_URL": "where tenants' accounts are kept, as `server.limits_url`: redis://…",
     "TILTYARD_API_KEY": "the key that `tiltyard chat` and `tiltyard eval` show",
     "TILTYARD_ISA": "instruction set of the kernels: avx512_vnni, avx512, avx2, neon_dot, neon or scalar",
@@ -117,17 +121,29 @@ class ArenaSettings(Frozen):
 Name = Annotated[str, StringConstraints(pattern=NAME)]
 
 
+class RouterSettings(Frozen):
+    """`[router]`: which worker gets a request, and whom beside our own there is to name."""
+
+    sticky_sessions: bool = Field(default=False, strict=True)
+    """Whether a session stays with its worker however busy that is."""
+    gate_tokens: Whole = Field(default=GATE_TOKENS, ge=0)
+    """By how much a worker may be ahead of the least loaded one and still be chosen for what its cache holds."""
+    added_identities: tuple[Name, ...] = ()
+    """Identities that `tiltyard fleet add` brings: the rest of the file may name them."""
+
+
 class SettingsFile(Frozen):
     """The whole of `tiltyard.toml`."""
 
     server: ServerSettings = ServerSettings()
-    models: dict[Name, ModelDeclaration]
-    identities: dict[Name, IdentityDeclaration]
+    models: dict[Name, ModelDeclaration] = Field(default_factory=dict)
+    identities: dict[Name, IdentityDeclaration] = Field(default_factory=dict)
     aliases: dict[Name, str] = Field(default_factory=dict)
     tenants: dict[Name, TenantTerms] = Field(default_factory=dict)
     arena: ArenaSettings = ArenaSettings()
     costs: CostSettings = CostSettings()
     workers: WorkerSettings = WorkerSettings()
+    router: RouterSettings = RouterSettings()
 
     @model_validator(mode="after")
     def sources_are_understood(self) -> SettingsFile:
@@ -144,7 +160,12 @@ class SettingsFile(Frozen):
     @model_validator(mode="after")
     def names_resolve(self) -> SettingsFile:
         """Every name that is used is declared."""
-        models, identities = ", ".join(self.models) or "none", ", ".join(self.identities) or "none"
+        known = (*self.identities, *self.router.added_identities)
+        models, identities = ", ".join(self.models) or "none", ", ".join(known) or "none"
+        if twice := [name for name in self.router.added_identities if name in self.identities]:
+            raise ValueError(
+                f"router.added_identities: {twice[0]} is declared in this file; --as gives the added one another name"
+            )
         for name, identity in self.identities.items():
             if identity.model not in self.models:
                 raise ValueError(
@@ -160,19 +181,19 @@ class SettingsFile(Frozen):
                     f"models.{name}.draft.model: there is no model {model.draft.model!r}; declared: {models}"
                 )
         for alias, target in self.aliases.items():
-            if target not in self.identities:
+            if target not in known:
                 raise ValueError(f"aliases.{alias}: there is no identity {target!r}; declared: {identities}")
-            if alias in self.identities:
+            if alias in known:
                 raise ValueError(f"aliases.{alias}: an identity has this name; rename one of them")
         for tenant, terms in self.tenants.items():
             for name in terms.models or ():
-                if name not in self.aliases and name not in self.identities:
+                if name not in self.aliases and name not in known:
                     raise ValueError(f"tenants.{tenant}.models: there is no alias or identity {name!r}")
         for name in self.costs.prices:
-            if name not in self.identities:
+            if name not in known:
                 raise ValueError(f"costs.prices: there is no identity {name!r}; declared: {identities}")
         for name in self.arena.contestants:
-            if name not in self.identities:
+            if name not in known:
                 raise ValueError(f"arena.contestants: there is no identity {name!r}; declared: {identities}")
         if len(set(self.arena.contestants)) != len(self.arena.contestants):
             raise ValueError("arena.contestants: an identity is named twice")
@@ -207,14 +228,14 @@ class Settings:
         return self.file.identities
 
     @property
-    def log_path(self) -> Path:
-        """The event log."""
-        return self.data_dir / "log.db"
+    def log_place(self) -> Path | str:
+        """The event log: a file, or the URL of a PostgreSQL database."""
+        return log_in(self.data_dir)
 
     @property
-    def keys_path(self) -> Path:
-        """The vault's subject keys."""
-        return self.data_dir / "keys.db"
+    def keys_place(self) -> KeysPlace:
+        """The vault's subject keys, and the master key."""
+        return keys_in(self.data_dir)
 
     @property
     def limits_url(self) -> str | None:

@@ -103,7 +103,7 @@ def import_file(  # noqa: PLR0917  # click passes names
         traits=traits,
     )
     settings = load_settings(config, data_dir=data)
-    with EventLog.open(settings.log_path, keys=settings.keys_path) as log, Waiting(sys.stderr) as waiting:
+    with EventLog.open(settings.log_place, keys=settings.keys_place) as log, Waiting(sys.stderr) as waiting:
         done = import_votes(log, file, terms, bad_rows=bad_rows, progress=waiting.show)
     finished = done.finished
     what = f"{finished.votes:,} votes" if finished.votes or not finished.judgments else ""
@@ -131,7 +131,7 @@ def import_file(  # noqa: PLR0917  # click passes names
 def list_imports(data: Path | None, config: Path | None, as_json: bool) -> None:
     """Show every import: source, licence, how much came of it, and whether it counts."""
     settings = load_settings(config, data_dir=data)
-    with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
+    with EventLog.open(settings.log_place, keys=settings.keys_place, create=False) as log:
         rows = log.imports()
     for row in rows:
         if as_json:
@@ -154,7 +154,7 @@ def list_imports(data: Path | None, config: Path | None, as_json: bool) -> None:
 def withdraw_import(import_id: str, reason: str, data: Path | None, config: Path | None) -> None:
     """Take an import off every board; its events stay, and its file may be imported again."""
     settings = load_settings(config, data_dir=data)
-    with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
+    with EventLog.open(settings.log_place, keys=settings.keys_place, create=False) as log:
         withdraw(log, import_id, reason)
     click.echo(f"{import_id} is withdrawn")
 
@@ -197,7 +197,7 @@ def export_file(  # noqa: PLR0917  # click passes names
         )
     terms = ExportTerms(form, source=source, text=text, network=network)
     with (
-        EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log,
+        EventLog.open(settings.log_place, keys=settings.keys_place, create=False) as log,
         Waiting(sys.stderr) as waiting,
     ):
         if output is None:

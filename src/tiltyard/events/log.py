@@ -25,10 +25,11 @@ from sqlalchemy import func, insert, select, update
 
 from tiltyard.errors import ConfigurationError, ContentMissing, LogTampered, StorageFailed
 from tiltyard.events.committer import Committer, Draft
-from tiltyard.events.dialect import Database, SqliteDatabase, open_database
+from tiltyard.events.dialect import Database, open_database
 from tiltyard.events.envelope import StoredEvent, check_name, check_traceparent, data_json
 from tiltyard.events.ids import new_id
 from tiltyard.events.master_key import MasterKey
+from tiltyard.events.places import KEYS, KeysPlace
 from tiltyard.events.preparation import prepare_keys, prepare_log
 from tiltyard.events.projections import clear, project
 from tiltyard.events.queries import PAGE_EVENTS, Queries, read_page
@@ -56,7 +57,7 @@ class EventLog(Queries):
         self,
         database: Database,
         log_id: str,
-        keys: SqliteDatabase,
+        keys: Database,
         master: MasterKey,
         clock_ns: Callable[[], int],
     ) -> None:
@@ -79,31 +80,31 @@ class EventLog(Queries):
         cls,
         url: str | Path,
         *,
-        keys: Path,
-        master_key: Path | None = None,
+        keys: Path | KeysPlace,
         create: bool = True,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> EventLog:
         """Open the log at a path (SQLite) or a `postgresql://` URL, with its keys' database.
 
-        `master_key` is `master.key` beside `keys` unless said otherwise. Log and keys are made when missing;
-        with `create=False` that is a `ConfigurationError`. Raises `StorageFailed` when the disk refuses.
+        The master key is `master.key` beside `keys` unless a `KeysPlace` names another file. Log and keys are made
+        when missing; with `create=False` that is a `ConfigurationError`. Raises `StorageFailed` when the disk refuses.
         """
-        database = open_database(url)
-        if not create:
-            for path in (database.path if isinstance(database, SqliteDatabase) else keys, keys):
-                if not path.is_file():
-                    raise ConfigurationError(
-                        f"there is no {path}; name the data directory with --data or TILTYARD_DATA_DIR, "
-                        "or start tiltyard once to make it"
-                    )
-        key_file = master_key or keys.with_name("master.key")
-        key_database = SqliteDatabase(keys)
+        place = KeysPlace(keys, keys.with_name("master.key")) if isinstance(keys, Path) else keys
+        if place.database == url:
+            raise ConfigurationError(
+                f"the keys cannot be in the log's own database: a backup of it would bring erased people back. "
+                f"Name another one with {KEYS}"
+            )
         with ExitStack() as if_refused:
+            database = open_database(url)
             if_refused.callback(database.close)
+            key_database = open_database(place.database)
             if_refused.callback(key_database.close)
-            master = MasterKey.load_or_create(key_file, create=create)
-            prepare_keys(key_database, master, key_file)
+            if not create:
+                for one in (database, key_database):
+                    one.refuse_to_be_made()
+            master = MasterKey.load_or_create(place.master_key, create=create)
+            prepare_keys(key_database, master, place.master_key)
             log = cls(database, prepare_log(database), key_database, master, clock_ns)
             if_refused.pop_all()
         return log

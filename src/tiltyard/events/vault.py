@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sqlalchemy import Connection, insert, select, update
 
 from tiltyard.errors import ContentMissing, LogTampered
-from tiltyard.events.dialect import SqliteDatabase
+from tiltyard.events.dialect import Database
 from tiltyard.events.envelope import check_name, format_time
 from tiltyard.events.ids import new_id
 from tiltyard.events.master_key import MasterKey
@@ -55,7 +55,7 @@ class NewContent:
 class Vault:
     """Encrypts, decrypts and erases."""
 
-    def __init__(self, database: SqliteDatabase, master: MasterKey, clock_ns: Callable[[], int]) -> None:
+    def __init__(self, database: Database, master: MasterKey, clock_ns: Callable[[], int]) -> None:
         self._database = database
         self._master = master
         self._clock_ns = clock_ns
@@ -111,8 +111,8 @@ class Vault:
     def destroy(self, subject: str) -> int:
         """Destroy every key of a subject; return how many there were.
 
-        The bytes are overwritten in `keys.db` and in its write-ahead log; copies that the file system or the
-        drive keeps underneath are beyond us.
+        In SQLite the bytes are overwritten in `keys.db` and in its write-ahead log; in PostgreSQL the old row is
+        vacuumed away. Copies that the file system, the drive or an archived write-ahead log keeps are beyond us.
         """
         with self._lock:
             self._writing_keys.pop(subject, None)
@@ -123,7 +123,7 @@ class Vault:
         )
         with self._database.writing() as connection:
             destroyed = connection.execute(statement).rowcount
-        self._database.empty_write_ahead_log()
+        self._database.sweep(subject_keys)
         return destroyed
 
     def _writing_key(self, subject: str) -> SubjectKey:
