@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from event_samples import (
     SOURCE,
     A,
+    dataset_events,
     embedded,
     eval_events,
     generation,
@@ -154,6 +155,7 @@ def test_every_type_has_a_readable_line(tmp_path: Path) -> None:
         *eval_events(),
         *judge_events(),
         *release_events(),
+        *dataset_events(),
         VoteReviewed(of="voter", name="voter_1", decision="keep", reason="honest", by="ann"),
         VoteImportStarted(
             import_id="imp_1",

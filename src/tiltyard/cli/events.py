@@ -29,6 +29,9 @@ from tiltyard.events.schema import (
     BattleTurnStarted,
     BattleVoided,
     ConsentGiven,
+    DatasetReleased,
+    DatasetRowsReleased,
+    DatasetUsed,
     EvalItemFailed,
     EvalItemFinished,
     EvalRunFinished,
@@ -300,6 +303,12 @@ def _gist(data: EventData) -> str:
             return f"{data.order} in stage {data.index + 1}, by {data.by}: {data.why}"
         case ReleaseEnded():
             return f"{data.outcome}: {data.why}"
+        case DatasetRowsReleased():
+            return f"rows {data.place + 1} to {data.place + len(data.rows)}"
+        case DatasetReleased():
+            return f"{data.name} {data.version}: {data.rows} rows as {data.layout}, by {data.by}"
+        case DatasetUsed():
+            return f"by the {data.kind} {data.name}, says {data.by}: {data.why or 'no reason given'}"
         case SubjectErased():
             return f"{data.keys_destroyed} keys destroyed: {data.reason}"
         case EvalRunStarted():

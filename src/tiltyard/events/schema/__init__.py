@@ -28,6 +28,13 @@ from tiltyard.events.schema.arena import (
     VoteWithdrawn,
     WithdrawalReason,
 )
+from tiltyard.events.schema.datasets import (
+    DatasetReleased,
+    DatasetRowsReleased,
+    DatasetUsed,
+    Layout,
+    ReleasedRow,
+)
 from tiltyard.events.schema.evaluating import (
     EvalItemFailed,
     EvalItemFinished,
@@ -105,6 +112,9 @@ __all__ = [
     "ContentRef",
     "Contestant",
     "Credential",
+    "DatasetReleased",
+    "DatasetRowsReleased",
+    "DatasetUsed",
     "EvalItemFailed",
     "EvalItemFinished",
     "EvalRunFinished",
@@ -123,6 +133,7 @@ __all__ = [
     "JudgesBridged",
     "JudgmentMade",
     "JudgmentsImported",
+    "Layout",
     "LeaderboardPublished",
     "Pace",
     "PairCountsImported",
@@ -133,6 +144,7 @@ __all__ = [
     "ReleaseEnded",
     "ReleaseOrdered",
     "ReleaseStarted",
+    "ReleasedRow",
     "ReplicasSet",
     "ReviewAssigned",
     "ReviewGiven",
@@ -226,4 +238,7 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     GateJudged,
     ReleaseOrdered,
     ReleaseEnded,
+    DatasetRowsReleased,
+    DatasetReleased,
+    DatasetUsed,
 )
