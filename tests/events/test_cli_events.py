@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from event_samples import (
     SOURCE,
     A,
+    dataset_events,
     embedded,
     eval_events,
     generation,
@@ -49,6 +50,7 @@ from tiltyard.events.schema import (
     MemoryPurged,
     PairCountsImported,
     Refused,
+    ReplicasSet,
     RulesetAdopted,
     SubjectErased,
     TenantSet,
@@ -58,7 +60,10 @@ from tiltyard.events.schema import (
     VoteReviewed,
     VotesImported,
     VoteWithdrawn,
+    WorkerAdded,
+    WorkerDrained,
     WorkerReady,
+    WorkerRemoved,
     WorkerStopped,
 )
 
@@ -159,10 +164,17 @@ def test_every_type_has_a_readable_line(tmp_path: Path) -> None:
         embedded(7),
         WorkerReady(worker="w", identities={"plum": "sha256:1"}, load_ms=1.0),
         WorkerStopped(worker="w", reason="line one\nline two"),
+        WorkerAdded(
+            worker="w", url="http://gpu:8000", engine="vllm", identities={"plum": "org/plum"}, by="ann"
+        ),
+        WorkerDrained(worker="w", draining=True, by="ann", why="new driver"),
+        WorkerRemoved(worker="w", by="ann"),
+        ReplicasSet(identity="plum", replicas=3, by="ann"),
         SubjectErased(erased="s", keys_destroyed=1, reason="asked"),
         *eval_events(),
         *judge_events(),
         *release_events(),
+        *dataset_events(),
         VoteReviewed(of="voter", name="voter_1", decision="keep", reason="honest", by="ann"),
         VoteImportStarted(
             import_id="imp_1",

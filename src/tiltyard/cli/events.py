@@ -30,6 +30,9 @@ from tiltyard.events.schema import (
     BattleTurnStarted,
     BattleVoided,
     ConsentGiven,
+    DatasetReleased,
+    DatasetRowsReleased,
+    DatasetUsed,
     EvalItemFailed,
     EvalItemFinished,
     EvalRunFinished,
@@ -48,6 +51,7 @@ from tiltyard.events.schema import (
     ReleaseEnded,
     ReleaseOrdered,
     ReleaseStarted,
+    ReplicasSet,
     ReviewAssigned,
     ReviewerNamed,
     ReviewGiven,
@@ -65,7 +69,10 @@ from tiltyard.events.schema import (
     VoteReviewed,
     VotesImported,
     VoteWithdrawn,
+    WorkerAdded,
+    WorkerDrained,
     WorkerReady,
+    WorkerRemoved,
     WorkerStopped,
 )
 from tiltyard.events.verification import Head, content_refs_of
@@ -250,6 +257,15 @@ def _gist(data: EventData) -> str:
             return f"{', '.join(sorted(data.identities))} in {data.load_ms:.0f} ms"
         case WorkerStopped():
             return data.reason
+        case WorkerAdded():
+            return f"{data.engine} at {data.url}: {', '.join(sorted(data.identities))}, by {data.by}"
+        case WorkerRemoved():
+            return f"by {data.by}: {data.why or 'no reason given'}"
+        case WorkerDrained():
+            return f"{'takes nothing new' if data.draining else 'takes work again'}, says {data.by}: {data.why or 'no reason given'}"
+        case ReplicasSet():
+            wanted = "as many workers as needed" if data.replicas is None else f"{data.replicas} workers"
+            return f"{wanted}, says {data.by}: {data.why or 'no reason given'}"
         case TextsEmbedded():
             return f"{data.texts} texts by {data.identity}, {data.prompt_tokens} tokens"
         case ApiKeyIssued():
@@ -290,6 +306,12 @@ def _gist(data: EventData) -> str:
             return f"{data.order} in stage {data.index + 1}, by {data.by}: {data.why}"
         case ReleaseEnded():
             return f"{data.outcome}: {data.why}"
+        case DatasetRowsReleased():
+            return f"rows {data.place + 1} to {data.place + len(data.rows)}"
+        case DatasetReleased():
+            return f"{data.name} {data.version}: {data.rows} rows as {data.layout}, by {data.by}"
+        case DatasetUsed():
+            return f"by the {data.kind} {data.name}, says {data.by}: {data.why or 'no reason given'}"
         case SubjectErased():
             return f"{data.keys_destroyed} keys destroyed: {data.reason}"
         case EvalRunStarted():

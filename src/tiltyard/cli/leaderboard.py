@@ -57,7 +57,7 @@ FILE_RULESET = "every-row-of-a-file/1"
 @click.option(
     "--connected", is_flag=True, help="Refuse votes that fall into groups which no battle connects."
 )
-@click.option("--simultaneous", is_flag=True, help="Add rank ranges that hold for all models at once.")
+@click.option("--simultaneous", is_flag=True, help="Show rank ranges that hold for all models at once.")
 @click.option(
     "--rolling",
     type=click.IntRange(1),
@@ -120,7 +120,7 @@ def command(
     if sources and votes_file is not None:
         raise InvalidRequest("--source and --votes are two places; give one of them.", param="source")
     chosen = sources_of(given, sources, judge, same_names)
-    question = question_of(settings, given, simultaneous=simultaneous)
+    question = question_of(settings, given)
     now_us = time.time_ns() // 1000
     if chosen is not None:
         with EventLog.open(settings.log_place, keys=settings.keys_place, create=False) as log:
@@ -159,7 +159,7 @@ def command(
         click.echo(json.dumps(body, ensure_ascii=False, indent=2))
         return
     console = console_of_output()
-    show(board, console, address=f"{_address(settings)}/")
+    show(board, console, address=f"{_address(settings)}/", simultaneous=simultaneous)
     if matrix is not None and pairs:
         console.print(pairs_table("least connected", matrix.worst_connected(pairs), names))
         console.print(pairs_table("most surprising", matrix.most_surprising(pairs), names))
@@ -186,7 +186,7 @@ def publish(
     """
     settings = load_settings(config, data_dir=data)
     chosen = sources_of(given, sources, judge, same_names)
-    question = question_of(settings, given, simultaneous=True)
+    question = question_of(settings, given)
     with opened(settings) as boards:
         board = (
             boards.ask(question, now_us=time.time_ns() // 1000)

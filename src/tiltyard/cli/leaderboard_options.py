@@ -127,7 +127,7 @@ class Given(TypedDict):
     seed: int
 
 
-def question_of(settings: Settings, given: Given, *, simultaneous: bool) -> Question:
+def question_of(settings: Settings, given: Given) -> Question:
     """Put options in one value; raises `InvalidRequest` naming the option that cannot be read."""
     anchor = given["anchor"]
     return Question(
@@ -146,7 +146,6 @@ def question_of(settings: Settings, given: Given, *, simultaneous: bool) -> Ques
         ),
         window=Window.parse(given["window"]),
         minimum_votes=given["minimum_votes"] or settings.file.arena.minimum_votes,
-        simultaneous=simultaneous,
     )
 
 

@@ -35,7 +35,8 @@ from tiltyard.errors import ConfigurationError
 from tiltyard.events.log import EventLog
 from tiltyard.events.places import is_there
 from tiltyard.fleet.launcher import LocalLauncher
-from tiltyard.fleet.process import LaunchProgress
+from tiltyard.fleet.membership import Membership
+from tiltyard.fleet.place import LaunchProgress
 from tiltyard.fleet.records import FleetRecorder
 from tiltyard.fleet.registry import Registry
 from tiltyard.gateway.app import create_gateway
@@ -71,6 +72,11 @@ MakePages = Callable[[Running], Starlette]
 
 def serve(settings: Settings, *, host: str | None, port: int | None, make_pages: MakePages | None) -> None:
     """Serve until Ctrl-C or SIGTERM; raises a `TiltyardError` when something keeps it from starting."""
+    if not settings.identities and not settings.file.router.added_identities:
+        raise ConfigurationError(
+            f"{settings.shown}: there is nothing to serve; declare an identity, or name those of added engines in "
+            "router.added_identities"
+        )
     check_machine(settings)
     check_exposure(
         settings,
@@ -125,6 +131,9 @@ async def serve_until_told(
     told = asyncio.Event()
     with told_by_signals(told) as again:
         registry = Registry()
+        recorder = FleetRecorder(log)
+        registry.before_serving = recorder.joined
+        membership = Membership(registry)
         client = ModelClient(
             url,
             api_key=house_key,
@@ -136,9 +145,10 @@ async def serve_until_told(
         launcher = LocalLauncher(
             registry,
             run_directory=settings.data_dir / "run",
-            recorder=FleetRecorder(log),
+            recorder=recorder,
             report=StartReport().show,
         )
+        following: asyncio.Task[None] | None = None
         start = asyncio.create_task(launcher.start(specs))
         stop = asyncio.create_task(told.wait())
         await asyncio.wait({start, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -148,8 +158,16 @@ async def serve_until_told(
                 await asyncio.gather(start, return_exceptions=True)
                 return
             start.result()
+            membership.look(log)
+            await registry.refresh()
+            following = asyncio.create_task(membership.watch(log))
             show_workers(registry)
-            router = Router(registry, settings.file.aliases)
+            router = Router(
+                registry,
+                settings.file.aliases,
+                sticky=settings.file.router.sticky_sessions,
+                gate_tokens=settings.file.router.gate_tokens,
+            )
             pages = (
                 make_pages(Running(settings, log, registry, client, LOOPBACK_NAMES | set(hosts)))
                 if make_pages
@@ -190,6 +208,8 @@ async def serve_until_told(
                 await asyncio.wait({serving}, timeout=HANG_UP_EVERY_S)
             await serving
         finally:
+            if following is not None:
+                following.cancel()
             await launcher.stop(drain_s=5.0)
             await client.aclose()
             await registry.aclose()
@@ -302,12 +322,14 @@ class StartReport:
 def show_workers(registry: Registry) -> None:
     """Say what each worker serves."""
     for worker in registry.workers:
-        say(f"  worker   {worker.name}: {', '.join(worker.identities)}")
+        served = ", ".join(worker.identities)
+        say(f"  worker   {worker.name}: {served or f'nothing yet ({worker.why})'}")
 
 
 def show_doors(settings: Settings, url: str, *, arena: bool, closed: bool) -> None:
     """Say where everything is, and whether a key is needed."""
-    model = next(iter(settings.file.aliases), None) or next(iter(settings.identities))
+    names = (*settings.file.aliases, *settings.identities, *settings.file.router.added_identities)
+    model = next(iter(names))
     if arena:
         say(f"  arena    {url}/")
         say(f"  board    {url}/leaderboard")

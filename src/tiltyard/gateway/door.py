@@ -13,6 +13,7 @@ from tiltyard.gateway.screening import MakeScreen
 from tiltyard.gateway.sessions import Sessions
 from tiltyard.gateway.shadow import Shadows
 from tiltyard.gateway.telling import Tellings
+from tiltyard.gateway.under_way import UnderWay
 from tiltyard.router.ledger import Ledger
 from tiltyard.router.router import Router
 from tiltyard.telemetry.metrics import GatewayMetrics
@@ -45,5 +46,7 @@ class Door:
     """Answers under way on WebSockets: a server that ends waits for them before it closes its sockets."""
     screens: MakeScreen | None = None
     """Finds personal data, for the tenants whose terms want it."""
+    under_way: UnderWay = field(default_factory=UnderWay)
+    """What is with each worker now."""
     shadows: Shadows = field(default_factory=Shadows)
     """Copies of requests for a release's candidate."""

@@ -10,8 +10,8 @@ import numpy as np
 
 from tiltyard.arena.boards import LENGTH, Board
 from tiltyard.arena.imported_boards import ImportedSource
-from tiltyard.arena.language import UNDECIDED
 from tiltyard.rating.category import OTHER
+from tiltyard.rating.language import UNDECIDED
 from tiltyard.rating.slices import Condition
 from tiltyard.web.languages import gettext, number_in_words
 from tiltyard.web.leaderboard_query import LeaderboardQuery

@@ -39,6 +39,13 @@ from tiltyard.events.schema.consenting import (
     MemoryPurged,
     Purpose,
 )
+from tiltyard.events.schema.datasets import (
+    DatasetReleased,
+    DatasetRowsReleased,
+    DatasetUsed,
+    Layout,
+    ReleasedRow,
+)
 from tiltyard.events.schema.evaluating import (
     EvalItemFailed,
     EvalItemFinished,
@@ -46,6 +53,7 @@ from tiltyard.events.schema.evaluating import (
     EvalRunStarted,
     EvalVerdict,
 )
+from tiltyard.events.schema.fleet import ReplicasSet, WorkerAdded, WorkerDrained, WorkerRemoved
 from tiltyard.events.schema.imports import (
     ImportedJudgment,
     ImportedPair,
@@ -121,6 +129,9 @@ __all__ = [
     "Credential",
     "DataPolicy",
     "DataTermsSet",
+    "DatasetReleased",
+    "DatasetRowsReleased",
+    "DatasetUsed",
     "ErasureReceipted",
     "EvalItemFailed",
     "EvalItemFinished",
@@ -140,6 +151,7 @@ __all__ = [
     "JudgesBridged",
     "JudgmentMade",
     "JudgmentsImported",
+    "Layout",
     "LeaderboardPublished",
     "MemoryPurged",
     "Pace",
@@ -152,6 +164,8 @@ __all__ = [
     "ReleaseEnded",
     "ReleaseOrdered",
     "ReleaseStarted",
+    "ReleasedRow",
+    "ReplicasSet",
     "ReviewAssigned",
     "ReviewGiven",
     "ReviewerNamed",
@@ -179,7 +193,10 @@ __all__ = [
     "VoteWithdrawn",
     "VotesImported",
     "WithdrawalReason",
+    "WorkerAdded",
+    "WorkerDrained",
     "WorkerReady",
+    "WorkerRemoved",
     "WorkerStopped",
 ]
 
@@ -216,6 +233,10 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     TenantSet,
     WorkerReady,
     WorkerStopped,
+    WorkerAdded,
+    WorkerRemoved,
+    WorkerDrained,
+    ReplicasSet,
     SubjectErased,
     RubricRegistered,
     JudgeRegistered,
@@ -243,4 +264,7 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     GateJudged,
     ReleaseOrdered,
     ReleaseEnded,
+    DatasetRowsReleased,
+    DatasetReleased,
+    DatasetUsed,
 )
