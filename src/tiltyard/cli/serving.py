@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 from tiltyard import __version__
 from tiltyard.cli.address import OneAddress, is_loopback, is_wildcard, listen, refuse_strangers
 from tiltyard.cli.progress import progress_on
+from tiltyard.cli.screening import screens
 from tiltyard.cli.settings import Settings
 from tiltyard.cli.workers import (
     check_machine,
@@ -182,6 +183,7 @@ async def serve_until_told(
                 require_keys=server_settings.require_keys,
                 house_key=house_key,
                 collectors=() if pages is None else pages.state.collectors,
+                screens=screens(settings),
             )
             app = OneAddress(gateway, pages)
             server = Server(
