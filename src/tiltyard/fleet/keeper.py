@@ -108,7 +108,7 @@ class Keeper:
     async def retire(self, drain_s: float, why: str | None = None) -> None:
         """Let it finish what it has, for `drain_s` at most, and end it for good; returns when that is recorded."""
         self._retiring.set()
-        self._why = why
+        self._why = self._why or why
         await self._end(drain_s)
         if not self.first.done():
             self.first.cancel()

@@ -12,6 +12,7 @@ from tiltyard.gateway.running import Running
 from tiltyard.gateway.sessions import Sessions
 from tiltyard.gateway.shadow import Shadows
 from tiltyard.gateway.telling import Tellings
+from tiltyard.gateway.waiting import WaitingRoom
 from tiltyard.router.ledger import Ledger
 from tiltyard.router.router import Router
 from tiltyard.telemetry.metrics import GatewayMetrics
@@ -42,5 +43,7 @@ class Door:
     """Answers that outlive their connection."""
     answering: set[asyncio.Task[None]]
     """Answers under way on WebSockets: a server that ends waits for them before it closes its sockets."""
+    waiting: WaitingRoom
+    """Requests for models whose workers are still to come."""
     shadows: Shadows = field(default_factory=Shadows)
     """Copies of requests for a release's candidate."""
