@@ -42,6 +42,7 @@ from tiltyard.events.schema import (
     LeaderboardPublished,
     PairCountsImported,
     Refused,
+    ReplicasSet,
     RulesetAdopted,
     SubjectErased,
     TenantSet,
@@ -51,7 +52,10 @@ from tiltyard.events.schema import (
     VoteReviewed,
     VotesImported,
     VoteWithdrawn,
+    WorkerAdded,
+    WorkerDrained,
     WorkerReady,
+    WorkerRemoved,
     WorkerStopped,
 )
 
@@ -140,6 +144,12 @@ def test_every_type_has_a_readable_line(tmp_path: Path) -> None:
         embedded(7),
         WorkerReady(worker="w", identities={"plum": "sha256:1"}, load_ms=1.0),
         WorkerStopped(worker="w", reason="line one\nline two"),
+        WorkerAdded(
+            worker="w", url="http://gpu:8000", engine="vllm", identities={"plum": "org/plum"}, by="ann"
+        ),
+        WorkerDrained(worker="w", draining=True, by="ann", why="new driver"),
+        WorkerRemoved(worker="w", by="ann"),
+        ReplicasSet(identity="plum", replicas=3, by="ann"),
         SubjectErased(erased="s", keys_destroyed=1, reason="asked"),
         *eval_events(),
         *judge_events(),

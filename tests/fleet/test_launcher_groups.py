@@ -130,7 +130,7 @@ async def test_a_worker_that_is_stopped_is_killed_and_started_again(tmp_path: Pa
         stopped = log.find(WorkerStopped, subject="w")
         assert stopped is not None
         assert isinstance(stopped.data, WorkerStopped)
-        assert stopped.data.reason.startswith("answered nobody for ")
+        assert stopped.data.reason.startswith("answered nobody in time for ")
         assert stopped.data.reason.endswith("(killed by SIGKILL)")
         await until(lambda: names(registry) == {"w"})
         assert pid_of(tmp_path, "w") != first

@@ -171,16 +171,18 @@ def test_health_ready_and_the_way_there(stage: Stage) -> None:
     assert httpx2.get(stage.url + "/health").json() == {"status": "ok"}
     ready = httpx2.get(stage.url + "/ready")
     assert (ready.status_code, ready.json()["missing"]) == (200, [])
-    stage.registry.suspect("stand-in-0", "test")
+    stage.registry.failed("stand-in-0", "test", gone=True)
     try:
         ready = httpx2.get(stage.url + "/ready")
         assert (ready.status_code, ready.json()["missing"]) == (503, ["plain", "warm"])
-        assert ready.json()["workers"] == {"stand-in-0": {"alive": False, "note": "test"}}
+        assert ready.json()["workers"] == {
+            "stand-in-0": {"alive": False, "note": "its circuit is open: test"}
+        }
         response = httpx2.post(stage.url + CHAT, json=OK)
         assert (response.status_code, error_of(response)["code"]) == (503, "unavailable")
         assert response.headers["retry-after"] == "2"
     finally:
-        stage.registry.workers[0].misses = 0
+        stage.registry.succeeded("stand-in-0")
 
 
 def metric(stage: Stage, name: str, **labels: str) -> float:

@@ -3,11 +3,12 @@ from __future__ import annotations
 import pytest
 
 from tiltyard.errors import ConfigurationError, NotFound, Unavailable
-from tiltyard.fleet.registry import MISSES_ALLOWED, STUCK_AFTER_MS, Registry
+from tiltyard.fleet.registry import STUCK_AFTER_MS, Registry
 from tiltyard.identity.canonical import digest_of
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Behaviour, Deployment, Weights
-from tiltyard.router.router import GROUP_SLACK_TOKENS, MAX_GROUPS, Queue, Router
+from tiltyard.router.load import Queue
+from tiltyard.router.router import GATE_TOKENS, MAX_GROUPS, Router
 from tiltyard.wire.worker import IdentityStatus, WorkerStatus
 
 
@@ -69,14 +70,14 @@ def test_an_alias_that_names_itself_is_a_configuration_error(registry: Registry)
 
 def test_the_worker_with_the_fewest_unfinished_tokens_is_chosen(registry: Registry) -> None:
     router = Router(registry)
-    with router.lease("one", 100) as lease:
+    with router.loads.entry("one", 60, 40) as entry:
         assert router.choose("plain").worker.name == "two"
-        with router.lease("two", 50):
+        with router.loads.entry("two", 50):
             assert router.choose("plain").worker.name == "two"
-            lease.progress(60)
-            assert router.unfinished_tokens("one") == 40
+            entry.begun()
+            assert router.loads.unfinished("one") == 40
             assert router.choose("plain").worker.name == "one"
-    assert router.unfinished_tokens("one") == router.unfinished_tokens("two") == 0
+    assert router.loads.unfinished("one") == router.loads.unfinished("two") == router.loads.requests == 0
 
 
 def test_the_workers_own_count_settles_ties(registry: Registry) -> None:
@@ -111,14 +112,6 @@ def test_an_idle_worker_is_not_hung(registry: Registry) -> None:
     assert [worker.name for worker in registry.serving("plain")] == ["one", "two"]
 
 
-def test_a_suspected_worker_takes_no_new_work_until_it_answers(registry: Registry) -> None:
-    registry.suspect("one", "refused a connection")
-    assert registry.workers[0].misses == MISSES_ALLOWED
-    assert [worker.name for worker in registry.serving("plain")] == ["two"]
-    registry.announce("one", "http://one", status("one", "plain"))
-    assert [worker.name for worker in registry.serving("plain")] == ["one", "two"]
-
-
 ACME = Queue("acme", "interactive")
 
 
@@ -128,18 +121,18 @@ def test_the_wait_is_what_ones_own_queue_has_before_one_at_the_workers_pace(regi
     router = Router(registry, clock=lambda: now)
     registry.announce("one", "http://one", status("one", "plain", "warm", waiting=3))
     worker = registry.serving("warm")[0]
-    with router.lease("one", 1000, queue=Queue("other", "interactive")) as lease:
+    with router.loads.entry("one", 1000, queue=Queue("other", "interactive")) as entry:
         assert router.expected_wait_s(worker, ACME, 100) == 0.0  # nothing is known of its pace
         now = 10.0
-        lease.progress(1000)
+        entry.begun()
         with (
-            router.lease("one", 50, queue=ACME),
-            router.lease("one", 80, queue=ACME) as begun,
-            router.lease("one", 100, queue=ACME),
-            router.lease("one", 500, queue=ACME),
-            router.lease("one", 90, queue=Queue("acme", "batch")),
+            router.loads.entry("one", 50, queue=ACME),
+            router.loads.entry("one", 1, 80, queue=ACME) as begun,
+            router.loads.entry("one", 100, queue=ACME),
+            router.loads.entry("one", 500, queue=ACME),
+            router.loads.entry("one", 90, queue=Queue("acme", "batch")),
         ):
-            begun.progress(1)
+            begun.begun()
             # 1,001 tokens in 10 busy seconds, the earlier of them half forgotten: faster than 100 a second.
             wait = router.expected_wait_s(worker, ACME, 100)
             assert wait == pytest.approx(150 * (20 * (1 - 2.718281828**-0.5)) / 1001)
@@ -153,12 +146,12 @@ def test_a_worker_that_stood_idle_is_as_fast_as_it_was(registry: Registry) -> No
     router = Router(registry, clock=lambda: now)
     registry.announce("one", "http://one", status("one", "plain", "warm", waiting=1))
     worker = registry.serving("warm")[0]
-    with router.lease("one", 400):
+    with router.loads.entry("one", 400):
         now = 4.0
     waits = []
     for then in (4.0, 1000.0):
         now = then
-        with router.lease("one", 100, queue=ACME):
+        with router.loads.entry("one", 100, queue=ACME):
             waits.append(router.expected_wait_s(worker, ACME, 100))
     assert waits[0] == pytest.approx(waits[1], rel=0.5)
     assert 0.5 < waits[0] < 1.5
@@ -169,12 +162,12 @@ def test_a_group_stays_with_its_worker_until_that_is_much_busier(registry: Regis
     router.choose("plain", tenant="t", group="g")
     first = router.choose("plain", tenant="t", group="g").worker.name
     other = "two" if first == "one" else "one"
-    with router.lease(first, GROUP_SLACK_TOKENS):
+    with router.loads.entry(first, GATE_TOKENS):
         assert router.choose("plain").worker.name == other
         assert router.choose("plain", tenant="t", group="g").worker.name == first
         # Another tenant's group of the same name is another group.
         assert router.choose("plain", tenant="u", group="g").worker.name == other
-        with router.lease(first, 1):
+        with router.loads.entry(first, 1):
             assert router.choose("plain", tenant="t", group="g").worker.name == other
     assert router.choose("plain", tenant="t", group="g").worker.name == other  # where its prefix is by now
 

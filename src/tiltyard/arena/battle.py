@@ -22,7 +22,6 @@ from tiltyard.arena.after_vote import check_link, share, withdraw
 from tiltyard.arena.consent import Consents
 from tiltyard.arena.health import AppendTimes
 from tiltyard.arena.identity_leak import leaks, names_of
-from tiltyard.arena.language import language_of
 from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Draw, Entrant, Randomness, different, draw
 from tiltyard.arena.restore import restore, words_gone
@@ -47,6 +46,7 @@ from tiltyard.events.schema import (
     Side,
 )
 from tiltyard.rating.category import category_of
+from tiltyard.rating.language import language_of
 
 Pairing = Callable[[Sequence[Entrant], str, Randomness], Awaitable[Draw]]
 """Draws a pair of the contestants for a battle that opens with a message; raises `Unavailable` with too few."""

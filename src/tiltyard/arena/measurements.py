@@ -11,13 +11,13 @@ from typing import Final
 
 import orjson
 
-from tiltyard.arena.refusals import refuses
 from tiltyard.errors import ContentMissing
 from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import ContentRef, FinishReason, GenerationFinished
 from tiltyard.identity.manifest import Behaviour, Deployment
 from tiltyard.rating.costs import CostSettings
+from tiltyard.rating.refusal import refuses
 from tiltyard.rating.sensors import Call, Measured, speed_of
 from tiltyard.rating.shares import share_of
 

@@ -47,6 +47,7 @@ from tiltyard.events.schema import (
     ReleaseEnded,
     ReleaseOrdered,
     ReleaseStarted,
+    ReplicasSet,
     ReviewAssigned,
     ReviewerNamed,
     ReviewGiven,
@@ -64,7 +65,10 @@ from tiltyard.events.schema import (
     VoteReviewed,
     VotesImported,
     VoteWithdrawn,
+    WorkerAdded,
+    WorkerDrained,
     WorkerReady,
+    WorkerRemoved,
     WorkerStopped,
 )
 from tiltyard.events.verification import Head, content_refs_of
@@ -247,6 +251,15 @@ def _gist(data: EventData) -> str:
             return f"{', '.join(sorted(data.identities))} in {data.load_ms:.0f} ms"
         case WorkerStopped():
             return data.reason
+        case WorkerAdded():
+            return f"{data.engine} at {data.url}: {', '.join(sorted(data.identities))}, by {data.by}"
+        case WorkerRemoved():
+            return f"by {data.by}: {data.why or 'no reason given'}"
+        case WorkerDrained():
+            return f"{'takes nothing new' if data.draining else 'takes work again'}, says {data.by}: {data.why or 'no reason given'}"
+        case ReplicasSet():
+            wanted = "as many workers as needed" if data.replicas is None else f"{data.replicas} workers"
+            return f"{wanted}, says {data.by}: {data.why or 'no reason given'}"
         case TextsEmbedded():
             return f"{data.texts} texts by {data.identity}, {data.prompt_tokens} tokens"
         case ApiKeyIssued():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Self
 
 from tiltyard.cli.settings import Settings
 from tiltyard.errors import TiltyardError
 from tiltyard.fleet.autoscaler import Autoscaler, Demand
 from tiltyard.fleet.launcher import Launcher, LocalLauncher
+from tiltyard.fleet.membership import Members
 from tiltyard.fleet.place import LaunchProgress
 from tiltyard.fleet.records import FleetRecorder
 from tiltyard.fleet.registry import Registry
@@ -57,13 +58,25 @@ def waiting_room(settings: Settings, registry: Registry, launcher: Launcher) -> 
 
 
 def autoscaler_of(
-    settings: Settings, registry: Registry, launcher: Launcher, router: Router, waiting: WaitingRoom
+    settings: Settings, launcher: Launcher, router: Router, waiting: WaitingRoom, members: Members
 ) -> Autoscaler:
-    """Who sets the size of each group."""
+    """Who sets the size of each group: `tiltyard fleet scale`, or else the load."""
     scaling = settings.file.workers.scaling
     policies = {} if scaling is None else dict.fromkeys(launcher.groups, scaling.policy)
-    demand = Demand(router.unfinished_tokens, waiting.waiting_tokens)
-    return Autoscaler(launcher, registry, policies, demand, drain_s=settings.file.server.drain_seconds)
+    demand = Demand(router.loads.unfinished, waiting.waiting_tokens)
+
+    def fixed(identities: Collection[str]) -> int | None:
+        said = [members.replicas[name] for name in identities if name in members.replicas]
+        return max(said) if said else None
+
+    return Autoscaler(
+        launcher,
+        router.registry,
+        policies,
+        demand,
+        fixed=fixed,
+        drain_s=settings.file.server.drain_seconds,
+    )
 
 
 class Rolls:

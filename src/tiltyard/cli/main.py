@@ -17,6 +17,7 @@ VERBS = {
     "models": "Pull, list, show, compare, verify and measure models and identities.",
     "keys": "Make, list, rotate and revoke API keys.",
     "tenants": "Show and set what each tenant may use.",
+    "fleet": "See the workers, add engines of others, drain, remove and scale.",
     "leaderboard": "Print the leaderboard that the votes give, or publish it under its digest.",
     "votes": "Take in votes that others collected, list and withdraw them, write votes out.",
     "arena": "Say how the arena is doing: draws, failures, delays.",

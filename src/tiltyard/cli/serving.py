@@ -34,6 +34,7 @@ from tiltyard.client import ModelClient
 from tiltyard.errors import ConfigurationError
 from tiltyard.events.log import EventLog
 from tiltyard.events.places import is_there
+from tiltyard.fleet.membership import Membership
 from tiltyard.fleet.place import LaunchProgress
 from tiltyard.fleet.records import FleetRecorder
 from tiltyard.fleet.registry import Registry
@@ -70,6 +71,11 @@ MakePages = Callable[[Running], Starlette]
 
 def serve(settings: Settings, *, host: str | None, port: int | None, make_pages: MakePages | None) -> None:
     """Serve until Ctrl-C or SIGTERM; raises a `TiltyardError` when something keeps it from starting."""
+    if not settings.identities and not settings.file.router.added_identities:
+        raise ConfigurationError(
+            f"{settings.shown}: there is nothing to serve; declare an identity, or name those of added engines in "
+            "router.added_identities"
+        )
     check_machine(settings)
     check_exposure(
         settings,
@@ -125,6 +131,9 @@ async def serve_until_told(
     keeping: list[asyncio.Task[None]] = []
     with told_by_signals(told) as again, Rolls() as rolls:
         registry = Registry()
+        recorder = FleetRecorder(log)
+        registry.before_serving = recorder.joined
+        membership = Membership(registry)
         client = ModelClient(
             url,
             api_key=house_key,
@@ -133,7 +142,7 @@ async def serve_until_told(
             if server_settings.tls_cert
             else None,
         )
-        launcher = launcher_of(settings, registry, recorder=FleetRecorder(log), report=StartReport().show)
+        launcher = launcher_of(settings, registry, recorder=recorder, report=StartReport().show)
         start = asyncio.create_task(launcher.start(specs, replicas_at_start(settings)))
         stop = asyncio.create_task(told.wait())
         await asyncio.wait({start, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -143,8 +152,16 @@ async def serve_until_told(
                 await asyncio.gather(start, return_exceptions=True)
                 return
             start.result()
+            membership.look(log)
+            await registry.refresh()
+            keeping.append(asyncio.create_task(membership.watch(log)))
             show_workers(registry)
-            router = Router(registry, settings.file.aliases)
+            router = Router(
+                registry,
+                settings.file.aliases,
+                sticky=settings.file.router.sticky_sessions,
+                gate_tokens=settings.file.router.gate_tokens,
+            )
             waiting = waiting_room(settings, registry, launcher)
             pages = (
                 make_pages(Running(settings, log, registry, client, LOOPBACK_NAMES | set(hosts)))
@@ -169,7 +186,7 @@ async def serve_until_told(
                 gateway.state.answering,
             )
             serving = asyncio.create_task(server.serve(sockets=[listener]))
-            scaler = autoscaler_of(settings, registry, launcher, router, waiting)
+            scaler = autoscaler_of(settings, launcher, router, waiting, membership.members)
             keeping.append(asyncio.create_task(scaler.watch()))
             rolls.begin(launcher, settings.file.server.drain_seconds, say)
             closed = server_settings.require_keys or bool(log.api_keys())
@@ -304,12 +321,14 @@ class StartReport:
 def show_workers(registry: Registry) -> None:
     """Say what each worker serves."""
     for worker in registry.workers:
-        say(f"  worker   {worker.name}: {', '.join(worker.identities)}")
+        served = ", ".join(worker.identities)
+        say(f"  worker   {worker.name}: {served or f'nothing yet ({worker.why})'}")
 
 
 def show_doors(settings: Settings, url: str, *, arena: bool, closed: bool) -> None:
     """Say where everything is, and whether a key is needed."""
-    model = next(iter(settings.file.aliases), None) or next(iter(settings.identities))
+    names = (*settings.file.aliases, *settings.identities, *settings.file.router.added_identities)
+    model = next(iter(names))
     if arena:
         say(f"  arena    {url}/")
         say(f"  board    {url}/leaderboard")

@@ -27,6 +27,7 @@ from tiltyard.identity.manifest import Frozen, Number, Whole
 from tiltyard.models.cache import default_cache, normalized_digest
 from tiltyard.models.sources import parse_source
 from tiltyard.rating.costs import CostSettings
+from tiltyard.router.router import GATE_TOKENS
 from tiltyard.router.tenants import TenantTerms
 from tiltyard.wire.leniency import UnknownFields
 from tiltyard.wire.terms import DEFAULT_WEIGHTS
@@ -161,17 +162,29 @@ class ArenaSettings(Frozen):
 Name = Annotated[str, StringConstraints(pattern=NAME)]
 
 
+class RouterSettings(Frozen):
+    """`[router]`: which worker gets a request, and whom beside our own there is to name."""
+
+    sticky_sessions: bool = Field(default=False, strict=True)
+    """Whether a session stays with its worker however busy that is."""
+    gate_tokens: Whole = Field(default=GATE_TOKENS, ge=0)
+    """By how much a worker may be ahead of the least loaded one and still be chosen for what its cache holds."""
+    added_identities: tuple[Name, ...] = ()
+    """Identities that `tiltyard fleet add` brings: the rest of the file may name them."""
+
+
 class SettingsFile(Frozen):
     """The whole of `tiltyard.toml`."""
 
     server: ServerSettings = ServerSettings()
-    models: dict[Name, ModelDeclaration]
-    identities: dict[Name, IdentityDeclaration]
+    models: dict[Name, ModelDeclaration] = Field(default_factory=dict)
+    identities: dict[Name, IdentityDeclaration] = Field(default_factory=dict)
     aliases: dict[Name, str] = Field(default_factory=dict)
     tenants: dict[Name, TenantTerms] = Field(default_factory=dict)
     arena: ArenaSettings = ArenaSettings()
     costs: CostSettings = CostSettings()
     workers: WorkerSettings = WorkerSettings()
+    router: RouterSettings = RouterSettings()
 
     @model_validator(mode="after")
     def sources_are_understood(self) -> SettingsFile:
@@ -188,7 +201,12 @@ class SettingsFile(Frozen):
     @model_validator(mode="after")
     def names_resolve(self) -> SettingsFile:
         """Every name that is used is declared."""
-        models, identities = ", ".join(self.models) or "none", ", ".join(self.identities) or "none"
+        known = (*self.identities, *self.router.added_identities)
+        models, identities = ", ".join(self.models) or "none", ", ".join(known) or "none"
+        if twice := [name for name in self.router.added_identities if name in self.identities]:
+            raise ValueError(
+                f"router.added_identities: {twice[0]} is declared in this file; --as gives the added one another name"
+            )
         for name, identity in self.identities.items():
             if identity.model not in self.models:
                 raise ValueError(
@@ -204,19 +222,19 @@ class SettingsFile(Frozen):
                     f"models.{name}.draft.model: there is no model {model.draft.model!r}; declared: {models}"
                 )
         for alias, target in self.aliases.items():
-            if target not in self.identities:
+            if target not in known:
                 raise ValueError(f"aliases.{alias}: there is no identity {target!r}; declared: {identities}")
-            if alias in self.identities:
+            if alias in known:
                 raise ValueError(f"aliases.{alias}: an identity has this name; rename one of them")
         for tenant, terms in self.tenants.items():
             for name in terms.models or ():
-                if name not in self.aliases and name not in self.identities:
+                if name not in self.aliases and name not in known:
                     raise ValueError(f"tenants.{tenant}.models: there is no alias or identity {name!r}")
         for name in self.costs.prices:
-            if name not in self.identities:
+            if name not in known:
                 raise ValueError(f"costs.prices: there is no identity {name!r}; declared: {identities}")
         for name in self.arena.contestants:
-            if name not in self.identities:
+            if name not in known:
                 raise ValueError(f"arena.contestants: there is no identity {name!r}; declared: {identities}")
         if len(set(self.arena.contestants)) != len(self.arena.contestants):
             raise ValueError("arena.contestants: an identity is named twice")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from types import TracebackType
@@ -274,17 +274,12 @@ class ModelClient:
         """
         url = self.base_url.removesuffix("/v1") + path
         headers = {"content-type": "application/json"}
-        try:
-            response = await self._http.post(url, content=orjson.dumps(body), headers=headers)
-        except httpx2.HTTPError as error:
-            raise error_from_transport(error, url) from error
-        if response.status_code != 200:
-            raise error_from_response(response.status_code, response.headers, response.content)
-        try:
-            answer: Json = orjson.loads(response.content)
-        except orjson.JSONDecodeError as error:
-            raise UpstreamFailed(f"{url} did not answer with JSON", code="answer_unreadable") from error
-        return answer
+        return await _json_of(url, self._http.post(url, content=orjson.dumps(body), headers=headers))
+
+    async def get(self, path: str) -> Json:
+        """Return the JSON at a path of the server's root, such as `/v1/fleet`. Raises as `chat` does."""
+        url = self.base_url.removesuffix("/v1") + path
+        return await _json_of(url, self._http.get(url))
 
     async def models(self) -> list[ModelEntry]:
         """List what the server offers."""
@@ -307,6 +302,20 @@ class ModelClient:
             raise UpstreamFailed(
                 f"{url} did not answer with a list of models", code="answer_unreadable"
             ) from error
+
+
+async def _json_of(url: str, asking: Awaitable[httpx2.Response]) -> Json:
+    try:
+        response = await asking
+    except httpx2.HTTPError as error:
+        raise error_from_transport(error, url) from error
+    if response.status_code != 200:
+        raise error_from_response(response.status_code, response.headers, response.content)
+    try:
+        answer: Json = orjson.loads(response.content)
+    except orjson.JSONDecodeError as error:
+        raise UpstreamFailed(f"{url} did not answer with JSON", code="answer_unreadable") from error
+    return answer
 
 
 def _is_loopback(url: str) -> bool:

@@ -8,8 +8,8 @@ from typing import Final
 
 from tiltyard.evals.checks import Contains, Exact, Instruction, Language, Numeric, Regex
 from tiltyard.evals.instructions import follows, follows_loosely
-from tiltyard.evals.language import is_written_in, language_of
 from tiltyard.evals.verdict import Verdict
+from tiltyard.rating.language import is_written_in, language_of
 
 _MARKS: Final = " \t\n\r.,;:!?。，；：！？、\"'“”‘’「」『』`*_()（）"
 _NUMBER: Final = r"[-+−－]?(?:[\d０-９]{1,3}(?:[,，][\d０-９]{3})+|[\d０-９]+)(?:\.[\d０-９]+)?(?:[eE][-+]?\d+)?(?:\s*/\s*\d+)?"

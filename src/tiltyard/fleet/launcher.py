@@ -132,9 +132,14 @@ class Launcher:
             # One that does not serve yet costs nobody anything.
             leaving = next((k for k in reversed(keepers) if not k.serves), keepers[-1])
             keepers.remove(leaving)
-            task = asyncio.create_task(leaving.retire(drain_s, "scaled down"))
+            task = asyncio.create_task(self._leave(leaving, drain_s))
             self._leaving[task] = leaving
             task.add_done_callback(self._leaving.pop)
+
+    async def _leave(self, keeper: Keeper, drain_s: float) -> None:
+        await keeper.retire(drain_s, "scaled down")
+        if keeper.name not in self._specs:  # the name of the group stays, and its identities with it
+            self._registry.remove(keeper.name)
 
     async def restart(self, worker: str, *, drain_s: float = 30.0) -> None:
         """Drain one worker, end it and start it anew; returns when it serves. Raises `NotFound`."""

@@ -29,6 +29,10 @@ class FleetRecorder:
         )
         await self._log.append(event, subject=status.worker, source=SOURCE)
 
+    async def joined(self, status: WorkerStatus) -> None:
+        """A worker that somebody added answers, or serves something new: as `ready`; it was not started by us."""
+        await self.ready(status, 0.0)
+
     async def stopped(self, worker: str, reason: str) -> None:
         """A worker has ended."""
         await self._log.append(WorkerStopped(worker=worker, reason=reason), subject=worker, source=SOURCE)

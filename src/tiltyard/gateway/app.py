@@ -23,6 +23,7 @@ from tiltyard.gateway.completions import completion_routes
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.embeddings import embedding_routes
 from tiltyard.gateway.errors import answer_http_exception, answer_nobody, answer_unexpected, error_response
+from tiltyard.gateway.fleet import fleet_routes
 from tiltyard.gateway.gate import Gate, GateMiddleware
 from tiltyard.gateway.guard import Guard
 from tiltyard.gateway.health import health_routes
@@ -100,7 +101,9 @@ def create_gateway(
         before = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_S)
         watching = asyncio.create_task(router.splits.watch(log))
+        router.registry.after_asking.append(door.under_way.look)
         yield
+        router.registry.after_asking.remove(door.under_way.look)
         sys.setswitchinterval(before)
         watching.cancel()
         await door.shadows.aclose()
@@ -143,6 +146,7 @@ def create_gateway(
         running_routes,
         model_routes,
         health_routes,
+        fleet_routes,
         socket_routes,
         admin_routes,
     ):

@@ -42,7 +42,7 @@ async def _from_a_worker(door: Door, identity: str, route: Route, path: str, bod
     except (WorkerLost, Unavailable, Overloaded) as error:
         name = route.worker.name
         if isinstance(error, WorkerLost):
-            door.router.registry.suspect(name, error.message)
+            door.router.registry.failed(name, error.message, gone=True)
         if all(worker.name == name for worker in door.router.registry.serving(identity)):
             raise
         door.metrics.retries.inc()

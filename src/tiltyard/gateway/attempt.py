@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import orjson
 
-from tiltyard.client.failures import error_from_body, error_from_response
-from tiltyard.errors import UpstreamFailed
+from tiltyard.client.failures import error_from_response
+from tiltyard.errors import TiltyardError, UpstreamFailed
 from tiltyard.gateway.collect import Kind
 from tiltyard.gateway.hop import Exchange, Hop
 from tiltyard.gateway.line import ConnectTimedOut, HopFailed, NotReached, Silent
@@ -18,6 +18,8 @@ from tiltyard.router.router import Route
 from tiltyard.wire.phrasing import Chunk
 from tiltyard.wire.sse import DONE, SseParser
 from tiltyard.wire.worker import HEADER_CACHED_TOKENS, HEADER_PROMPT_DIGEST, HEADER_PROMPT_TOKENS
+from tiltyard.worker.adapters.answering import ForeignAnswer
+from tiltyard.worker.adapters.troubles import trouble_of
 
 
 class WorkerLost(UpstreamFailed):
@@ -51,21 +53,34 @@ class PromptFacts:
 class Attempt:
     """The request, on its way to one worker."""
 
-    def __init__(self, hop: Hop, route: Route, kind: Kind) -> None:
+    def __init__(self, hop: Hop, route: Route, kind: Kind, foreign: ForeignAnswer | None = None) -> None:
+        """`foreign` reads the frames of an engine of another kind."""
         self._hop = hop
         self._route = route
+        self._foreign = foreign
         path = "/v1/chat/completions" if kind == "chat" else "/v1/completions"
         self._url = route.url + path
         self.reached = False
         """Whether the worker may have begun: not when it refused the connection."""
+        self.begun = False
+        """Whether a frame was passed on: from then on nobody else may be asked."""
         self.prompt = PromptFacts()
         self._posting: asyncio.Future[Exchange] | None = None
         self._response: Exchange | None = None
         self._stopped = False
+        self._given_up = False
 
     def stop(self) -> None:
         """End the answer now, wherever it is: `frames` raises `Stopped`."""
         self._stopped = True
+        self._hang_up()
+
+    def lose(self) -> None:
+        """The worker has gone silent: `frames` raises `WorkerLost`."""
+        self._given_up = True
+        self._hang_up()
+
+    def _hang_up(self) -> None:
         if self._response is not None:
             self._response.hang_up()
         elif self._posting is not None:
@@ -84,27 +99,38 @@ class Attempt:
         except asyncio.CancelledError:
             if self._stopped:
                 raise Stopped from None
+            if self._given_up:
+                raise WorkerLost(f"worker {name} has gone silent") from None
             raise
         except NotReached as error:
             self.reached = False
             raise WorkerLost(f"worker {name} does not accept connections") from error
+        except ConnectTimedOut as error:
+            self.reached = False
+            raise WorkerLost(f"worker {name} did not accept a connection in time") from error
         except HopFailed as error:
             raise self._failure(error) from error
         try:
             if response.status != 200:
-                raise error_from_response(response.status, response.headers, await response.read())
-            self.prompt = PromptFacts.of(response.headers)
+                raise self._trouble(response.status, response.headers, await response.read())
+            self.prompt = (
+                PromptFacts.of(response.headers)
+                if self._foreign is None
+                else PromptFacts(self._foreign.prompt_tokens)
+            )
             parser, done = SseParser(), False
             async for piece in response.pieces():
                 for event in parser.feed(piece):
                     if event.data == DONE:
                         done = True
-                    else:
-                        yield self._parsed(event.data)
+                    elif (chunk := self._read(event.data)) is not None:
+                        yield chunk
             if not done and self._stopped:
                 raise Stopped
             if not done:
                 raise WorkerLost(f"worker {name} ended the stream in the middle of the answer")
+            if self._foreign is not None:
+                yield self._foreign.last()
         except HopFailed as error:
             if self._stopped:
                 raise Stopped from error
@@ -114,13 +140,23 @@ class Attempt:
 
     def _failure(self, error: HopFailed) -> UpstreamFailed:
         name = self._route.worker.name
-        if isinstance(error, ConnectTimedOut):
-            return UpstreamFailed(f"worker {name} did not accept a connection in time", code="timed_out")
+        if self._given_up:
+            return WorkerLost(f"worker {name} has gone silent")
         if isinstance(error, Silent):
             return UpstreamFailed(
                 f"worker {name} sent nothing for too long; the answer was given up", code="timed_out"
             )
         return WorkerLost(f"worker {name} went away in the middle of the request")
+
+    def _trouble(self, status: int, headers: Mapping[str, str], content: bytes) -> TiltyardError:
+        engine = self._route.worker.engine
+        if engine is None:
+            return error_from_response(status, headers, content)
+        return trouble_of(self._route.worker.name, engine.key_env, status, headers, content)
+
+    def _read(self, data: bytes) -> Chunk | None:
+        chunk = self._parsed(data)
+        return chunk if self._foreign is None else self._foreign.take(chunk)
 
     def _parsed(self, data: bytes) -> Chunk:
         try:
@@ -130,7 +166,7 @@ class Attempt:
         if not isinstance(chunk, dict):
             raise self.unreadable("is not an object")
         if "error" in chunk:
-            raise error_from_body(_status_of(chunk["error"]), chunk)
+            raise self._trouble(_status_of(chunk["error"]), {}, data)
         return chunk
 
     def unreadable(self, what: str) -> UpstreamFailed:
@@ -142,4 +178,8 @@ class Attempt:
 
 def _status_of(error: object) -> int:
     """What an error in a stream, which has no status of its own, would have been: whose fault it is stands in its type."""
-    return 400 if isinstance(error, dict) and error.get("type") == "invalid_request_error" else 502
+    if not isinstance(error, dict):
+        return 502
+    if isinstance(code := error.get("code"), int) and 400 <= code < 600:
+        return code  # vLLM and llama.cpp say it there
+    return 400 if error.get("type") == "invalid_request_error" else 502

@@ -12,6 +12,7 @@ from tiltyard.gateway.running import Running
 from tiltyard.gateway.sessions import Sessions
 from tiltyard.gateway.shadow import Shadows
 from tiltyard.gateway.telling import Tellings
+from tiltyard.gateway.under_way import UnderWay
 from tiltyard.gateway.waiting import WaitingRoom
 from tiltyard.router.ledger import Ledger
 from tiltyard.router.router import Router
@@ -45,5 +46,7 @@ class Door:
     """Answers under way on WebSockets: a server that ends waits for them before it closes its sockets."""
     waiting: WaitingRoom
     """Requests for models whose workers are still to come."""
+    under_way: UnderWay = field(default_factory=UnderWay)
+    """What is with each worker now."""
     shadows: Shadows = field(default_factory=Shadows)
     """Copies of requests for a release's candidate."""

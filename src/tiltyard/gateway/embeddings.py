@@ -135,7 +135,7 @@ async def _from_a_worker(
     except (WorkerLost, Unavailable, Overloaded) as error:
         name = route.worker.name
         if isinstance(error, WorkerLost):
-            door.router.registry.suspect(name, error.message)
+            door.router.registry.failed(name, error.message, gone=True)
         if all(worker.name == name for worker in door.router.registry.serving(identity)):
             raise
         door.metrics.retries.inc()
@@ -147,7 +147,7 @@ def _estimated_tokens(asked: EmbeddingsRequest) -> int:
 
 
 async def _ask(door: Door, asked: EmbeddingsRequest, route: Route, headers: dict[str, str]) -> Embedded:
-    with door.router.lease(route.worker.name, _estimated_tokens(asked)):
+    with door.router.loads.entry(route.worker.name, _estimated_tokens(asked)):
         try:
             answer = await door.hop.post(
                 f"{route.url}/v1/embeddings", asked.to_worker(route.identity.name), headers

@@ -21,7 +21,7 @@ from tiltyard.wire.worker import HEADER_BLIND
 OPEN_PATHS = frozenset({"/health", "/ready", "/openapi.json"})
 """What a load balancer or a reader of the documentation asks for; they say nothing about anybody."""
 ADMIN_PREFIX = "/v1/admin"
-ADMIN_PATHS = frozenset({"/metrics"})
+ADMIN_PATHS = frozenset({"/metrics", "/v1/fleet"})
 
 
 class Gate:

@@ -8,10 +8,8 @@ import os
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
-from functools import cached_property
 from typing import NamedTuple, cast
 
-import orjson
 from pydantic import ValidationError
 
 from tiltyard.errors import (
@@ -19,23 +17,22 @@ from tiltyard.errors import (
     Overloaded,
     StorageFailed,
     TiltyardError,
-    Unavailable,
     UpstreamFailed,
 )
 from tiltyard.events.ids import new_generation_id
 from tiltyard.events.schema import FinishReason, GenerationFinished
 from tiltyard.events.vault import NewContent
-from tiltyard.gateway.attempt import Attempt, Stopped, WorkerLost
+from tiltyard.gateway.attempt import Stopped
 from tiltyard.gateway.caller import current_caller
 from tiltyard.gateway.charge import Charge
 from tiltyard.gateway.collect import ENDPOINT_OF, Collected, Endpoint, Kind, whole_answer
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.record import Asked, Ending, event_of, said
+from tiltyard.gateway.relay import Relay
 from tiltyard.gateway.shadow import SHADOW
 from tiltyard.gateway.shadow import TERMS as SHADOW_TERMS
 from tiltyard.identity.canonical import Json, canonical_json
 from tiltyard.router.ledger import Ask
-from tiltyard.router.router import Lease, Queue
 from tiltyard.router.split import Asker, Drawn
 from tiltyard.telemetry.metrics import BLIND
 from tiltyard.wire.answers import UsageJson, usage_json
@@ -46,8 +43,7 @@ from tiltyard.wire.worker import HEADER_GENERATION, HEADER_IDENTITY, HEADER_TENA
 
 SOURCE = "tiltyard/gateway"
 GUESSED_ANSWER_TOKENS = 256
-"""What a request without `max_tokens` is taken to cost when a worker is chosen."""
-CHARACTERS_A_TOKEN = 4
+"""What a request without `max_tokens` is taken to use of its tenant's rate."""
 TEMPLATE_TOKENS = 1024
 """More than any template known to us adds to a conversation."""
 TOOLS_TOKENS = 2_048
@@ -108,23 +104,25 @@ class Generation:
         self._shadow_of = None if copy is None else copy.of
         self._drawn = self._draw() if copy is None else copy.drawn
         self.identity_name = self._drawn.identity
-        self._blind = blind
         self._label = SHADOW if copy else BLIND if blind else self.identity_name
         """What the metrics call the identity."""
-        self._route = door.router.choose(
-            self.identity_name,
-            tenant=caller.tenant,
-            group=self._terms.group,
-            behaviour=self._drawn.behaviour,
-        )
         own = request.seed if copy is None else copy.seed
         self.seed = draw_seed() if own is None else own
+        self._relay = Relay(
+            door,
+            request,
+            kind=self.kind,
+            identity=self.identity_name,
+            behaviour=self._drawn.behaviour,
+            tenant=caller.tenant,
+            terms=self._terms,
+            seed=self.seed,
+            blind=blind,
+        )
         self.collected = Collected(request.n)
         self._created = int(time.time()) if created is None else created
         self._began = time.perf_counter()
         self._first_token_ms: float | None = None
-        self._attempt = Attempt(door.hop, self._route, self.kind)
-        self._reached_before = False
         self._charge = Charge(door.ledger, door.metrics, caller, self._ask())
         self._recording: asyncio.Future[None] | None = None
 
@@ -137,24 +135,24 @@ class Generation:
     @property
     def headers(self) -> dict[str, str]:
         """The headers of the answer; the identity is that of the worker which answers."""
-        return {HEADER_IDENTITY: self._route.identity.behaviour, HEADER_GENERATION: self.id}
+        return {HEADER_IDENTITY: self._relay.route.identity.behaviour, HEADER_GENERATION: self.id}
 
     @property
     def behaviour(self) -> str:
         """The behaviour digest of the identity that answers."""
-        return self._route.identity.behaviour
+        return self._relay.route.identity.behaviour
 
     @property
     def ran(self) -> bool:
         """Whether a worker began to read the prompt, so that there is usage to tell."""
-        return self._attempt.prompt.tokens > 0 or self.collected.usage is not None
+        return self._relay.attempt.prompt.tokens > 0 or self.collected.usage is not None
 
     @property
     def usage(self) -> UsageJson:
         """Tokens so far; of an answer that has ended, all of them."""
         if (usage := self.collected.usage) is not None:
             return cast(UsageJson, usage)
-        prompt = self._attempt.prompt
+        prompt = self._relay.attempt.prompt
         completion = sum(choice.tokens for choice in self.collected.choices)
         return usage_json(prompt.tokens, completion, prompt.cached_tokens)
 
@@ -182,14 +180,15 @@ class Generation:
             door.running.having(self._caller.tenant, self.id, self.stop),
         ):
             try:
-                async with aclosing(self._relay()) as frames:
-                    async for chunk in frames:
+                async with aclosing(self._relay.frames(self._headers_for_worker)) as frames:
+                    async for frame in frames:
+                        chunk = self._dressed(frame)
                         if self.collected.finished is not None:
                             await self._record("stop", None)
                         yield chunk
                 if self.collected.finished is None:
                     raise UpstreamFailed(
-                        f"worker {self._route.worker.name} ended the answer without its facts",
+                        f"worker {self._relay.route.worker.name} ended the answer without its facts",
                         code="stream_unreadable",
                     )
             except Stopped:
@@ -210,14 +209,14 @@ class Generation:
                 end, error = "cancelled", None
                 raise
             finally:
-                if self._attempt.reached or self._reached_before:
+                if self._relay.reached:
                     await self._record(end, error)
                 else:
                     await self._charge.settle(0, 0)
 
     def stop(self) -> None:
         """End the answer with what there is: its last frames say `cancelled`, with usage."""
-        self._attempt.stop()
+        self._relay.attempt.stop()
 
     def _cut_off(self) -> Iterator[Chunk]:
         """The last frames of an answer that was stopped."""
@@ -250,44 +249,6 @@ class Generation:
             "system_fingerprint": self.behaviour,
         }
 
-    async def _relay(self) -> AsyncGenerator[Chunk, None]:
-        """Frames of the first worker that answers; a second one is tried if the first died without a word."""
-        tried: set[str] = set()
-        while True:
-            begun = False
-            name = self._route.worker.name
-            try:
-                with self._door.router.lease(
-                    name, self._estimated_tokens(), blind=self._blind, queue=self._queue
-                ) as lease:
-                    self._reached_before |= self._attempt.reached
-                    self._attempt = Attempt(self._door.hop, self._route, self.kind)
-                    async with aclosing(
-                        self._attempt.frames(self._body, self._headers_for_worker())
-                    ) as frames:
-                        async for chunk in frames:
-                            begun = True
-                            yield self._dressed(chunk, lease)
-                return
-            except WorkerLost as lost:
-                self._door.router.registry.suspect(name, lost.message)
-                if begun or tried:
-                    raise
-            except (Unavailable, Overloaded):  # it lives and takes nothing more: draining, or full
-                others = (w for w in self._door.router.registry.serving(self.identity_name) if w.name != name)
-                if tried or next(others, None) is None:
-                    raise
-            tried.add(name)
-            self._route = self._door.router.choose(
-                self.identity_name, without=tried, behaviour=self._drawn.behaviour
-            )
-            self._door.metrics.retries.inc()
-
-    @cached_property
-    def _body(self) -> bytes:
-        """What every worker of the identity is asked."""
-        return orjson.dumps(self.request.to_worker(identity=self.identity_name, seed=self.seed))
-
     def _headers_for_worker(self) -> dict[str, str]:
         """The terms count from when the worker is asked."""
         return {
@@ -297,17 +258,16 @@ class Generation:
             **self._terms.headers(elapsed_ms=self._elapsed_ms()),
         }
 
-    def _dressed(self, chunk: Chunk, lease: Lease) -> Chunk:
+    def _dressed(self, chunk: Chunk) -> Chunk:
         """Note the frame, and make it the client's: our ids, the usage as OpenAI places it."""
         try:
             tokens = self.collected.take(chunk)
         except (KeyError, TypeError, IndexError, AttributeError, ValidationError) as error:
-            raise self._attempt.unreadable("has an unknown shape") from error
+            raise self._relay.attempt.unreadable("has an unknown shape") from error
         if tokens:
             if self._first_token_ms is None:
                 self._first_token_ms = self._elapsed_ms()
-                lease.progress(self._estimated_prompt_tokens())  # the prompt is done
-            lease.progress(tokens)
+            self._relay.took(tokens)
         usage = chunk.pop("usage", None)
         chunk.update(self._head)
         if self.request.include_usage:
@@ -340,8 +300,8 @@ class Generation:
             self.endpoint,
             self.request,
             self.seed,
-            self._route,
-            self._attempt.prompt,
+            self._relay.route,
+            self._relay.attempt.prompt,
             self._terms.service_class,
             self._caller.key,
             self._drawn,
@@ -349,6 +309,9 @@ class Generation:
         )
         event = event_of(asked, self.collected, ending)
         self._measure(event)
+        if self.collected.finished is not None:
+            ends = [choice.completion_tokens for choice in event.choices]
+            self._relay.ended(self.collected.choices[0].text, ends)
         contents: tuple[NewContent, ...] = ()
         if self._caller.terms.keep_content:
             # In a thread: the first words of a subject make its key, which waits for the disk.
@@ -408,7 +371,8 @@ class Generation:
         deadlines = [d for d in (self._terms.queue_deadline_ms, self._terms.deadline_ms) if d is not None]
         if not deadlines:
             return
-        wait_s = self._door.router.expected_wait_s(self._route.worker, self._queue, self._estimated_tokens())
+        relay = self._relay
+        wait_s = self._door.router.expected_wait_s(relay.route.worker, relay.queue, relay.estimated_tokens)
         if wait_s * 1000 > min(deadlines):
             raise Shed(
                 f"this request would wait about {wait_s:,.1f} s for those that {self._caller.tenant} has waiting in "
@@ -416,13 +380,9 @@ class Generation:
                 retry_after_s=wait_s - min(deadlines) / 1000,
             )
 
-    @property
-    def _queue(self) -> Queue:
-        return Queue(self._caller.tenant, self._terms.service_class)
-
     def _ask(self) -> Ask:
         """What this request may use: an estimate for the rate, the most that it can cost for the budgets."""
-        request, identity, terms = self.request, self._route.identity, self._caller.terms
+        request, identity, terms = self.request, self._relay.route.identity, self._caller.terms
         limit = identity.max_context_tokens
         sampling = request.effective_sampling(identity.declaration.sampling)
         output = request.n * min(sampling.max_tokens or limit, limit)
@@ -430,27 +390,13 @@ class Generation:
         own = len((identity.declaration.system_prompt or "").encode()) + TEMPLATE_TOKENS
         if isinstance(request, ChatCompletionRequest) and request.tool_use is not None:
             own += TOOLS_TOKENS
-        prompt = min(len(self._body) + own, limit)
+        prompt = min(len(self._relay.body) + own, limit)
         return Ask(
             tokens=terms.weight(
-                self._estimated_prompt_tokens(), request.n * (request.answer_tokens or GUESSED_ANSWER_TOKENS)
+                self._relay.prompt_tokens, request.n * (request.answer_tokens or GUESSED_ANSWER_TOKENS)
             ),
             worst_nano=terms.cost_nano(prompt, output),
         )
 
     def _elapsed_ms(self) -> float:
         return (time.perf_counter() - self._began) * 1000
-
-    def _estimated_prompt_tokens(self) -> int:
-        request = self.request
-        if isinstance(request, ChatCompletionRequest):
-            tools = 0 if request.tool_use is None else len(request.tool_use.to_json())
-            return (
-                tools + sum(len(message.content or "") for message in request.messages)
-            ) // CHARACTERS_A_TOKEN
-        text = isinstance(request.prompt, str)
-        return len(request.prompt) // CHARACTERS_A_TOKEN if text else len(request.prompt)
-
-    def _estimated_tokens(self) -> int:
-        request = self.request
-        return self._estimated_prompt_tokens() + request.n * (request.answer_tokens or GUESSED_ANSWER_TOKENS)

@@ -37,7 +37,7 @@ def health_routes(door: Door) -> APIRouter:
         body = {
             "ready": fine,
             "missing": missing,
-            "workers": {w.name: {"alive": w.alive, "note": w.note} for w in registry.workers},
+            "workers": {w.name: {"alive": w.alive, "note": w.why} for w in registry.workers},
         }
         headers = {} if fine else {"retry-after": str(UNAVAILABLE_RETRY_S)}
         return Response(orjson.dumps(body), 200 if fine else 503, headers, media_type="application/json")
@@ -48,9 +48,9 @@ def health_routes(door: Door) -> APIRouter:
         blind = 0
         for worker in door.router.registry.workers:
             door.metrics.worker_up.labels(worker.name).set(worker.alive)
-            shown = door.router.shown_tokens(worker.name)
+            shown = door.router.loads.shown(worker.name)
             door.metrics.worker_unfinished.labels(worker.name).set(shown)
-            blind += door.router.unfinished_tokens(worker.name) - shown
+            blind += door.router.loads.unfinished(worker.name) - shown
         door.metrics.worker_unfinished.labels(BLIND).set(blind)
         try:
             for tenant in door.metrics.tenants:

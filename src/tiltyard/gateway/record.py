@@ -80,7 +80,9 @@ def event_of(asked: Asked, collected: Collected, ending: Ending) -> GenerationFi
     """The event, still without its references into the vault."""
     request, identity, finished = asked.request, asked.route.identity, collected.finished
     facts = (
-        _facts_so_far(asked, collected, ending) if finished is None else _worker_facts(finished, collected)
+        _facts_so_far(asked, collected, ending)
+        if finished is None
+        else _worker_facts(finished, collected, ending)
     )
     return GenerationFinished.model_validate(
         {
@@ -137,18 +139,21 @@ def _tools(request: ChatCompletionRequest | CompletionRequest, engine: str | Non
     )
 
 
-def _worker_facts(finished: FinishedAnswer, collected: Collected) -> Mapping[str, object]:
+def _worker_facts(finished: FinishedAnswer, collected: Collected, ending: Ending) -> Mapping[str, object]:
     choices = tuple(
         ChoiceOutcome(
             index=c.index,
             finish_reason=c.finish_reason,
             stop_match=c.stop_match,
-            completion_tokens=len(c.token_ids),
+            completion_tokens=len(c.token_ids) if c.completion_tokens is None else c.completion_tokens,
             called=collected.choices[c.index].called,
         )
         for c in finished.choices
     )
-    return {**finished.model_dump(include=set(WORKERS_OWN)), "choices": choices}
+    facts = {**finished.model_dump(include=set(WORKERS_OWN)), "choices": choices}
+    if finished.time_to_first_token_ms is None:
+        facts["time_to_first_token_ms"] = ending.first_token_ms  # an engine of another kind: as we saw it
+    return facts
 
 
 def _facts_so_far(asked: Asked, collected: Collected, ending: Ending) -> Mapping[str, object]:

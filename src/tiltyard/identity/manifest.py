@@ -42,12 +42,14 @@ class Weights(Frozen):
     """The bytes of the weights, and how they are served."""
 
     digest: Digest
+    """Of the bytes; where `format` is `declared`, of what an engine of another kind says of them."""
     size_bytes: int
-    format: Literal["gguf", "safetensors"] = "gguf"
+    """0 where nobody says."""
+    format: Literal["gguf", "safetensors", "declared"] = "gguf"
     stored_as: tuple[str, ...]
     """Tensor types found in the file, most bytes first, such as `("Q4_1", "Q8_0", "F32")`."""
-    served_as: Literal["as-stored", "q4_0", "q4_1", "q8_0"] = "as-stored"
-    """`as-stored`, or the type to which matrices are re-quantized when loaded."""
+    served_as: Literal["as-stored", "q4_0", "q4_1", "q8_0", "declared"] = "as-stored"
+    """`as-stored`, or the type to which matrices are re-quantized when loaded; `declared`: as another engine does it."""
 
 
 class Engine(Frozen):
@@ -55,6 +57,16 @@ class Engine(Frozen):
 
     name: str = "tiltyard"
     numerics: int = 1
+    """Version of the numerics contract; 0: an engine without one."""
+    version: str | None = None
+    """What an engine without a numerics contract says its version is. Left out of the JSON where there is none."""
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_there(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
+        value: dict[str, object] = serialize(self)
+        if self.version is None:
+            del value["version"]
+        return value
 
 
 class Behaviour(Frozen):
@@ -75,6 +87,9 @@ class Behaviour(Frozen):
     default_sampling: DefaultSampling = DefaultSampling()
     safety_filter: Digest | None = None
     engine: Engine = Engine()
+    declared: tuple[str, ...] = ()
+    """Members that an engine of another kind declares and that nobody here has verified. Left out of the JSON if there
+    are none."""
 
     @cached_property
     def digest(self) -> Digest:
@@ -91,6 +106,8 @@ class Behaviour(Frozen):
         value: dict[str, object] = serialize(self)
         if self.tool_format is None:
             del value["tool_format"]  # manifests of before there were tools keep their digests
+        if not self.declared:
+            del value["declared"]
         return value
 
 

@@ -191,14 +191,20 @@ class Replayer:
         return self._loaded[1]
 
     def _load(self, wanted: Behaviour) -> LocalModel:
+        served_as = wanted.weights.served_as
+        if wanted.declared or served_as == "declared":
+            raise ModelRejected(
+                f"{wanted.digest[:19]}… was answered by {wanted.engine.name} {wanted.engine.version or ''}, which promises no "
+                "bits: what it is was declared, not verified, and no answer of it can be made again"
+            )
         if wanted.engine.numerics != NUMERICS_VERSION:
             raise ModelRejected(
                 f"{wanted.digest} was made by numerics version {wanted.engine.numerics}; this build has "
                 f"version {NUMERICS_VERSION}. Install a tiltyard of that version to replay it"
             )
         path = self._find_model(wanted.weights.digest)
-        self._report(f"loading {path.name} ({wanted.weights.served_as}) as {wanted.digest[:19]}")
-        declaration = self._declaration(wanted, path)
+        self._report(f"loading {path.name} ({served_as}) as {wanted.digest[:19]}")
+        declaration = self._declaration(wanted, path).model_copy(update={"quantization": served_as})
         with TemporaryDirectory() as directory:
             if wanted.adapters:
                 Adapter.stored(self._store, wanted.adapters[0]).write(Path(directory))
@@ -212,7 +218,6 @@ class Replayer:
         """Declare again what the manifest says, from the artifacts that were kept with it."""
         return IdentityDeclaration(
             model=NAME,
-            quantization=wanted.weights.served_as,
             kv_precision=wanted.kv_precision,
             tool_format=cast(ToolFormatName, wanted.tool_format or "off"),
             pooling="mean" if wanted.architecture.get("pooling") == "mean" else "last",

@@ -4,53 +4,21 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from tiltyard.errors import ConfigurationError, NotFound, Unavailable
 from tiltyard.fleet.registry import Registry, Worker
-from tiltyard.router.pace import Pace
+from tiltyard.router.load import AnswerLengths, Clock, Entry, Loads, Queue
+from tiltyard.router.prefixes import NOTHING, Beginning, Prefixes
 from tiltyard.router.split import Asker, Drawn, Splits
-from tiltyard.wire.terms import ServiceClass
 from tiltyard.wire.worker import IdentityStatus
 
 MAX_GROUPS = 4_096
-"""Groups whose worker is remembered; the least recently used are forgotten."""
-GROUP_SLACK_TOKENS = 4_096
-"""Unfinished tokens by which a group's worker may be ahead of the least loaded one and still keep the group."""
-
-
-Clock = Callable[[], float]
-
-
-class Queue(NamedTuple):
-    """Those of one class of one tenant: among them nobody is served out of turn."""
-
-    tenant: str
-    service_class: ServiceClass
-
-
-class Lease:
-    """The tokens that a request may still cost its worker; they count against the worker until it ends."""
-
-    def __init__(
-        self, tokens: int, *, blind: bool = False, queue: Queue | None = None, pace: Pace, clock: Clock
-    ) -> None:
-        self.tokens = tokens
-        self.blind = blind
-        """Whether nobody may see on which worker they count."""
-        self.queue = queue
-        """With whom it waits, until its first token has come."""
-        self._pace = pace
-        self._clock = clock
-
-    def progress(self, tokens: int = 1) -> None:
-        """Count tokens that have come."""
-        self.queue = None
-        done = min(self.tokens, tokens)
-        self.tokens -= done
-        self._pace.gone(done, self._clock())
+"""Groups and sessions whose worker is remembered; the least recently used are forgotten."""
+GATE_TOKENS = 4_096
+"""Unfinished tokens by which a worker may be ahead of the least loaded one and still be chosen for what its cache holds."""
 
 
 class Route(NamedTuple):
@@ -59,24 +27,39 @@ class Route(NamedTuple):
     worker: Worker
     url: str
     identity: IdentityStatus
+    cached_tokens: int = 0
+    """Tokens of the prompt that the worker is taken to have in its cache."""
 
 
 class Router:
-    """Resolves model names and chooses workers: the fewest unfinished tokens first, groups kept together."""
+    """Resolves model names and chooses workers: the fewest unfinished tokens, counting what each would have to compute."""
 
     def __init__(
-        self, registry: Registry, aliases: Mapping[str, str] | None = None, *, clock: Clock = time.monotonic
+        self,
+        registry: Registry,
+        aliases: Mapping[str, str] | None = None,
+        *,
+        clock: Clock = time.monotonic,
+        sticky: bool = False,
+        gate_tokens: int = GATE_TOKENS,
     ) -> None:
+        """`sticky`: a session stays with its worker however busy that is, as long as it takes work."""
         self.registry = registry
         self._clock = clock
-        self._paces: dict[str, Pace] = {}
+        self._sticky = sticky
+        self._gate_tokens = gate_tokens
+        self.loads = Loads(clock)
+        self.lengths = AnswerLengths()
+        self.prefixes = Prefixes()
         self.aliases = dict(aliases or {})
         """Public name to identity name, where the log says nothing else."""
         self.splits = Splits()
         """What the log says."""
-        self._leases: dict[str, set[Lease]] = {}
         self._groups: OrderedDict[tuple[str, str, str], str] = OrderedDict()
-        """The worker that has the prefix of an identity's, a tenant's group."""
+        """The worker of an identity's, a tenant's group or session."""
+        self._turns = 0
+        self._chosen: dict[str, int] = {}
+        """When each worker was chosen last, in choices: equals take turns."""
         for alias, identity in self.aliases.items():
             if alias == identity:
                 raise ConfigurationError(f"alias {alias!r} names itself; name an identity", param="aliases")
@@ -121,15 +104,20 @@ class Router:
         without: Collection[str] = (),
         tenant: str = "",
         group: str = "",
+        session: str = "",
         behaviour: str = "",
+        prompt: Beginning = NOTHING,
     ) -> Route:
-        """The living worker with the fewest unfinished tokens; raises `Unavailable` when there is none.
+        """The worker that would be done with this prompt first; raises `Unavailable` when there is none.
+
+        That is the one with the fewest unfinished tokens once those of the prompt are added which it has not got cached.
+        For what its cache holds a worker is chosen only while it is at most the gate ahead of the least loaded one: an
+        affinity that load cannot overrule makes one worker everybody's (AIBrix #842, AIBrix PR #2365).
 
         With a `behaviour`, a worker that serves another one under the name does not count: what was released is frozen.
-        A tenant's `group` stays with the worker that has its prefix while that is not much busier than the others.
-
-        Counted are the tokens of the requests that went through this router, which is always fresh; the
-        worker's own count, up to a second old, settles ties.
+        A tenant's `group` or `session` stays with its worker under the same gate, or whatever its load where sessions
+        are sticky. Counted are the tokens of the requests that went through this router, which is always fresh; what
+        a worker says itself, up to a second old, settles ties.
         """
         candidates = [w for w in self._serving(identity, behaviour) if w.name not in without]
         if not candidates and behaviour and any(self.registry.serving(identity)):
@@ -142,33 +130,51 @@ class Router:
             raise Unavailable(
                 f"no worker serves {identity} now ({self._why_none(identity)}). Try again soon."
             )
-        worker = min(candidates, key=self._load)
-        if group:
-            worker = self._of_group((identity, tenant, group), worker, candidates)
+        loads = {worker.name: self.loads.unfinished(worker.name) for worker in candidates}
+        gate = min(loads.values()) + self._gate_tokens
+        cached = {worker.name: self.prefixes.cached_tokens(worker.name, prompt) for worker in candidates}
+
+        def cost(worker: Worker) -> tuple[int, int, int]:
+            name = worker.name
+            return loads[name] + prompt.tokens - cached[name], _reported(worker), self._chosen.get(name, 0)
+
+        worker = min((w for w in candidates if loads[w.name] <= gate), key=cost)
+        for kept, bound in ((session, self._sticky), (group, False)):
+            if kept:
+                place = (identity, tenant, f"{'s' if kept is session else 'g'} {kept}")
+                worker = self._of_group(place, worker, candidates, None if bound else gate)
+                break
+        self._turns += 1
+        self._chosen[worker.name] = self._turns
         if worker.url is None:
-            raise AssertionError("a living worker has an address")
-        return Route(worker, worker.url, worker.identities[identity])
+            raise AssertionError("a worker that takes work has an address")
+        return Route(worker, worker.url, worker.identities[identity], cached[worker.name])
 
     def _serving(self, identity: str, behaviour: str) -> list[Worker]:
         serving = self.registry.serving(identity)
         return [w for w in serving if not behaviour or w.identities[identity].behaviour == behaviour]
 
-    @contextmanager
-    def lease(
-        self, worker: str, tokens: int, *, blind: bool = False, queue: Queue | None = None
-    ) -> Iterator[Lease]:
-        """Count `tokens` against a worker for the length of the block."""
-        pace = self._paces.setdefault(worker, Pace())
-        lease = Lease(tokens, blind=blind, queue=queue, pace=pace, clock=self._clock)
-        leases = self._leases.setdefault(worker, set())
-        leases.add(lease)
-        pace.begin(self._clock())
-        try:
-            yield lease
-        finally:
-            leases.discard(lease)
-            pace.gone(lease.tokens, self._clock())
-            pace.end(self._clock())
+    def sending(
+        self,
+        route: Route,
+        prompt: Beginning,
+        answer_tokens: int = 0,
+        *,
+        blind: bool = False,
+        queue: Queue | None = None,
+    ) -> AbstractContextManager[Entry]:
+        """Count a request against the worker of its route for the length of the block."""
+        worker = route.worker
+        worker.breaker.began(self._clock())
+        self.prefixes.sent(worker.name, prompt, _holds_tokens(route))
+        uncached = max(0, prompt.tokens - route.cached_tokens)
+        return self.loads.entry(worker.name, uncached, answer_tokens, blind=blind, queue=queue)
+
+    def ended(self, route: Route, conversation: Beginning, answer_tokens: Sequence[int]) -> None:
+        """An answer has ended by itself: the worker holds it too, and the next one is guessed better."""
+        self.prefixes.sent(route.worker.name, conversation, _holds_tokens(route))
+        for tokens in answer_tokens:
+            self.lengths.saw(route.identity.name, tokens)
 
     def expected_wait_s(self, worker: Worker, queue: Queue, tokens: int) -> float:
         """How long a request of so many tokens that comes now waits before it is begun; 0 when that is not known.
@@ -181,40 +187,44 @@ class Router:
             return 0.0
         own = status.queues.get(queue.service_class)
         waiting = status.waiting if own is None else own.waiting
-        pace = self._paces.setdefault(worker.name, Pace()).tokens_per_s(self._clock())
+        pace = self.loads.pace(worker.name).tokens_per_s(self._clock())
         if not waiting or pace is None:
             return 0.0
-        before = (lease.tokens for lease in self._leases.get(worker.name, ()) if lease.queue == queue)
+        before = (entry.tokens for entry in self.loads.of(worker.name) if entry.queue == queue)
         return sum(other for other in before if other <= tokens) / pace
 
-    def unfinished_tokens(self, worker: str) -> int:
-        """Tokens that the requests in flight through this router may still cost a worker."""
-        return sum(lease.tokens for lease in self._leases.get(worker, ()))
-
-    def shown_tokens(self, worker: str) -> int:
-        """As `unfinished_tokens`, without the blind ones."""
-        return sum(lease.tokens for lease in self._leases.get(worker, ()) if not lease.blind)
-
-    def _of_group(self, group: tuple[str, str, str], least: Worker, candidates: Iterable[Worker]) -> Worker:
-        known = self._groups.get(group)
-        most = self.unfinished_tokens(least.name) + GROUP_SLACK_TOKENS
-        worker = next((w for w in candidates if w.name == known), least)
-        if self.unfinished_tokens(worker.name) > most:
-            worker = least
-        self._groups[group] = worker.name
-        self._groups.move_to_end(group)
+    def _of_group(
+        self, place: tuple[str, str, str], best: Worker, candidates: Sequence[Worker], gate: int | None
+    ) -> Worker:
+        """The worker that a group or session had, unless it is gone or beyond the gate; else the best, from now on."""
+        known = self._groups.get(place)
+        worker = next((w for w in candidates if w.name == known), best)
+        if gate is not None and self.loads.unfinished(worker.name) > gate:
+            worker = best
+        self._groups[place] = worker.name
+        self._groups.move_to_end(place)
         if len(self._groups) > MAX_GROUPS:
             self._groups.popitem(last=False)
         return worker
 
-    def _load(self, worker: Worker) -> tuple[int, int]:
-        reported = worker.status.unfinished_tokens if worker.status is not None else 0
-        return self.unfinished_tokens(worker.name), reported
-
     def _why_none(self, identity: str) -> str:
         notes = [
-            f"{worker.name}: {worker.note}"
+            f"{worker.name}: {worker.why}"
             for worker in self.registry.workers
             if identity in worker.expected or identity in worker.identities
         ]
         return "; ".join(notes) or "it has no worker"
+
+
+def _reported(worker: Worker) -> int:
+    """What a worker says of itself: tokens, of ours; requests, of others. Only equals are told apart by it."""
+    status = worker.status
+    if status is None:
+        return 0
+    return status.unfinished_tokens or status.running + status.waiting
+
+
+def _holds_tokens(route: Route) -> int:
+    status = route.worker.status
+    blocks = 0 if status is None else status.kv_blocks_total
+    return blocks * route.identity.deployment_manifest.block_tokens

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,6 +20,10 @@ HEADER_BLIND = "x-tiltyard-blind"
 HEADER_PROMPT_TOKENS = "x-tiltyard-prompt-tokens"
 HEADER_CACHED_TOKENS = "x-tiltyard-cached-tokens"
 HEADER_PROMPT_DIGEST = "x-tiltyard-prompt-digest"
+
+
+WorkerKind: TypeAlias = Literal["tiltyard", "vllm", "sglang", "llama.cpp", "openai"]
+"""Which engine answers; `openai`: any other server that speaks OpenAI's protocol."""
 
 
 class WireModel(BaseModel):
@@ -108,7 +112,11 @@ class WorkerStatus(WireModel):
     kv_blocks_used: int
     kv_blocks_cached: int
     kv_blocks_total: int
+    """0: it does not say."""
     last_step_age_ms: float | None
+    kind: WorkerKind = "tiltyard"
+    version: str = ""
+    """What the engine says its version is; of our own, the deployment manifest says it."""
 
 
 class FinishedChoice(WireModel):
@@ -119,6 +127,8 @@ class FinishedChoice(WireModel):
     token_ids: tuple[int, ...]
     finish_reason: Literal["stop", "length", "tool_calls", "cancelled", "failed", "deadline"]
     stop_match: str | None = None
+    completion_tokens: int | None = None
+    """`None`: as many as there are `token_ids`, which engines of other kinds may not tell."""
 
 
 class FinishedAnswer(WireModel):
@@ -132,15 +142,17 @@ class FinishedAnswer(WireModel):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
-    prompt_token_digest: Digest
+    prompt_token_digest: Digest | None
+    """`None`: the engine tells no token ids."""
     choices: tuple[FinishedChoice, ...]
     structure_engine: str | None = None
     """What held the answers to the form that was demanded, if one was."""
-    queue_ms: float
-    prefill_ms: float
-    decode_ms: float
+    queue_ms: float | None
+    prefill_ms: float | None
+    decode_ms: float | None
+    """Each `None` where the engine does not say."""
     time_to_first_token_ms: float | None
-    peak_kv_blocks: int
+    peak_kv_blocks: int | None
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     """Of the drafted ones, those that were right: each saved a step."""

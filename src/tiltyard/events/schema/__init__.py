@@ -35,6 +35,7 @@ from tiltyard.events.schema.evaluating import (
     EvalRunStarted,
     EvalVerdict,
 )
+from tiltyard.events.schema.fleet import ReplicasSet, WorkerAdded, WorkerDrained, WorkerRemoved
 from tiltyard.events.schema.imports import (
     ImportedJudgment,
     ImportedPair,
@@ -132,6 +133,7 @@ __all__ = [
     "ReleaseEnded",
     "ReleaseOrdered",
     "ReleaseStarted",
+    "ReplicasSet",
     "ReviewAssigned",
     "ReviewGiven",
     "ReviewerNamed",
@@ -159,7 +161,10 @@ __all__ = [
     "VoteWithdrawn",
     "VotesImported",
     "WithdrawalReason",
+    "WorkerAdded",
+    "WorkerDrained",
     "WorkerReady",
+    "WorkerRemoved",
     "WorkerStopped",
 ]
 
@@ -190,6 +195,10 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     TenantSet,
     WorkerReady,
     WorkerStopped,
+    WorkerAdded,
+    WorkerRemoved,
+    WorkerDrained,
+    ReplicasSet,
     SubjectErased,
     RubricRegistered,
     JudgeRegistered,

@@ -50,7 +50,7 @@ class BattleOpened(EventData):
     network: str = ""
     """Pseudonym of the voter's network for this day, `net_…`; no address can be told from it. Empty where none was taken."""
     language: str = ""
-    """Language of the first message (`arena/language.py`), `und` where it is undecided; empty where nobody guessed."""
+    """Language of the first message (`rating/language.py`), `und` where it is undecided; empty where nobody guessed."""
     category: str = ""
     """Kind of the first message (`rating/category.py`); empty where nobody guessed."""
     prompt_digest: str = ""

@@ -275,7 +275,7 @@ class WorkerReady(EventData):
     identities: dict[str, Digest]
     """Behaviour digest by identity name."""
     load_ms: float
-    """From the start of the process to ready."""
+    """From the start of the process to ready; 0 for a worker that was added."""
 
 
 class WorkerStopped(EventData):

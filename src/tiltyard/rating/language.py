@@ -21,16 +21,19 @@ _SHORT_MARGIN, _MARGIN = 1.0, 1.5
 """By how much a language must be ahead of the next one, in a short message and in a longer one."""
 _SHORT: Final = 8  # words
 
-# Pairs of the same word in both forms; what is written alike in both decides nothing.
+# Characters that only one of the two ways to write Chinese has: 后, 里 and their like are words of both.
 _TRADITIONAL: Final = frozenset(
-    "們這來說時國會對學經過還點開關東車馬長門問間見現視觀覺話語請誰讓認識讀寫書畫買賣錢電腦網業務產發動機飛魚鳥龍風愛歡樂氣漢萬專嚴"
-    "麼為無後從當樣實裡幾題應該給變讚嗎裏體總結頭單號條種類別義議計試驗張紅綠藍顏歲歷極構標權殺氣準滿濟燈爾狀獨環異療盡監確禮積穩"
+    "們這來說時國會對學經過還點開關東車馬長門問間見現視觀覺話語請誰讓認識讀寫書畫買賣錢電腦網業務產發動機飛魚鳥龍風愛歡樂氣漢萬專嚴麼為無後從當樣實裡"
+    "幾題應該給變讚嗎裏體總結頭單號條種類別義議計試驗張紅綠藍顏歲歷極構標權殺準滿濟燈爾狀獨環異療盡監確禮積穩個謝頁場與處將數據選擇項寶貝銀鐵軟裝備壓"
+    "縮檔案護價證層級區塊鏈樹葉藥醫癒聽頻華蘭臺灣廣島嶼邊緣線黃麗雲霧煙熱親戚媽爺奶孫兒記錄舊約藝術圖館園腳臉齒顧慮導師範圍繞統領黨團員舉農質輕鬆緊難"
+    "簡複雜運輸進遠達連載週遊戲獎賽贏筆紙報聞閱覽簽件償債營養"
 )
 _SIMPLIFIED: Final = frozenset(
-    "们这来说时国会对学经过还点开关东车马长门问间见现视观觉话语请谁让认识读写书画买卖钱电脑网业务产发动机飞鱼鸟龙风爱欢乐气汉万专严"
-    "么为无后从当样实里几题应该给变赞吗体总结头单号条种类别义议计试验张红绿蓝颜岁历极构标权杀准满济灯尔状独环异疗尽监确礼积稳"
+    "们这来说时国会对学经过还点开关东车马长门问间见现视观觉话语请谁让认识读写书画买卖钱电脑网业务产发动机飞鱼鸟龙风爱欢乐气汉万专严么为无从当样实题应"
+    "该给变赞吗体总结头单号条种类别义议计试验张红绿蓝颜岁历极构标权杀满济灯尔状独环异疗尽监确礼积稳个谢页场与处将数据选择项宝贝银铁软装备压缩档护价证"
+    "层级区块链树叶药医愈听频华兰湾广岛屿边缘线黄丽雾烟热亲妈爷孙儿记录旧约艺术图馆园脚脸齿顾虑导师围绕统领党团员举农质轻紧难简复杂运输进远达连载戏奖"
+    "赛赢笔纸报闻阅览签债营养"
 )
-_BOTH: Final = _TRADITIONAL & _SIMPLIFIED
 
 _SCRIPTS: Final[tuple[tuple[int, int, str], ...]] = (
     (0x0041, 0x024F, "latin"),
@@ -38,9 +41,14 @@ _SCRIPTS: Final[tuple[tuple[int, int, str], ...]] = (
     (0x0400, 0x052F, "cyrillic"),
     (0x0590, 0x05FF, "he"),
     (0x0600, 0x06FF, "arabic"),
-    (0x0900, 0x097F, "hi"),
+    (0x0900, 0x097F, "devanagari"),
     (0x0980, 0x09FF, "bn"),
+    (0x0A00, 0x0A7F, "pa"),
+    (0x0A80, 0x0AFF, "gu"),
     (0x0B80, 0x0BFF, "ta"),
+    (0x0C00, 0x0C7F, "te"),
+    (0x0C80, 0x0CFF, "kn"),
+    (0x0D00, 0x0D7F, "ml"),
     (0x0E00, 0x0E7F, "th"),
     (0x1100, 0x11FF, "ko"),
     (0x1E00, 0x1EFF, "latin"),
@@ -64,6 +72,13 @@ _LETTERS: Final[Mapping[str, str]] = {
     "cs": "řůěčšžáíé",
 }
 
+# In a script that several languages share: the language without letters of its own, then letters that tell.
+_SHARED: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
+    "cyrillic": ("ru", {"uk": "іїєґ", "ru": "ыэё", "bg": "ъ"}),
+    "arabic": ("ar", {"ur": "ٹڈڑےں", "fa": "پچژگیک"}),
+    "devanagari": ("hi", {"mr": "ळ"}),
+}
+
 # Words that carry grammar: common in one of these languages, and no word of the others (or of several, counted for each).
 _WORDS: Final[Mapping[str, str]] = {
     "en": "the is are was of and to in a an on by at as if that what how why with for you your it this can do does please write explain "
@@ -85,6 +100,8 @@ _WORDS: Final[Mapping[str, str]] = {
     "tr": "bir ve da olarak daha kadar sonra gibi bu nasıl neden ne için ile değil mi yaz açıkla olan çok merhaba",
     "vi": "là và của không có một cho tôi bạn như thế nào tại sao hãy viết giải thích xin chào",
     "id": "yang pada akan oleh telah juga ada kami bisa tersebut dan di ke dari ini itu apa bagaimana mengapa tidak adalah untuk dengan saya tolong jelaskan tulis halo",
+    "fi": "ja on ei se että olen kuin mutta minä sinä tämä mitä miten miksi ovat myös hei",
+    "sw": "ya na wa kwa ni katika za cha kuwa hii huo kama yake lakini",
     "cs": "je se na co jak proč není napiš vysvětli pro ahoj",
 }
 
@@ -123,22 +140,39 @@ def language_of(message: str) -> str:
     match script:
         case "han":
             return _chinese(text)
-        case "cyrillic":
-            return "uk" if set("іїєґ") & set(text.lower()) else "ru"
-        case "arabic":
-            return "fa" if set("پچژگیک") & set(text) else "ar"
         case "latin":
             return _by_words(text.lower())
+        case "cyrillic" | "arabic" | "devanagari":
+            return _by_letters(text.lower(), script)
         case _:
             return script
 
 
+def is_written_in(text: str, wanted: str) -> bool:
+    """Whether a text is in a language; `zh` takes both ways to write it, and a text without telling characters is either.
+
+    >>> is_written_in("天空", "zh-Hant"), is_written_in("天空很蓝", "zh-Hant")
+    (True, False)
+    """
+    found = language_of(text)
+    if wanted == "zh":
+        return found.startswith("zh")
+    return found == wanted or (found == "zh" and wanted in ("zh-Hant", "zh-Hans"))
+
+
 def _chinese(text: str) -> str:
-    traditional = sum(letter in _TRADITIONAL and letter not in _BOTH for letter in text)
-    simplified = sum(letter in _SIMPLIFIED and letter not in _BOTH for letter in text)
+    traditional = sum(letter in _TRADITIONAL for letter in text)
+    simplified = sum(letter in _SIMPLIFIED for letter in text)
     if traditional == simplified:
         return "zh"
     return "zh-Hant" if traditional > simplified else "zh-Hans"
+
+
+def _by_letters(text: str, script: str) -> str:
+    rest, others = _SHARED[script]
+    counts = {language: sum(letter in own for letter in text) for language, own in others.items()}
+    most = max(counts, key=lambda language: counts[language])
+    return most if counts[most] else rest
 
 
 def _by_words(text: str) -> str:
