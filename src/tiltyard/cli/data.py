@@ -1,4 +1,4 @@
-"""`tiltyard data`: what may be kept of people."""
+"""`tiltyard data`: what may be kept of people, and what goes out."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from typing import TextIO, get_args
 
 import click
 
+from tiltyard.cli.data_release import release_, schema
 from tiltyard.errors import InvalidRequest
 from tiltyard.governance.redaction import Policy, Redactor
 
 
 @click.group()
 def command() -> None:
-    """Find and replace what names or unlocks a person."""
+    """Find and replace what names or unlocks a person; release data sets and say what became of them."""
+
+
+for verb in (release_, schema):
+    command.add_command(verb)
 
 
 @command.command()
