@@ -122,19 +122,8 @@ def _front_matter(manifest: Manifest) -> dict[str, Json]:
             if tag != UNDECIDED and len(tag.partition("-")[0]) == 2
         }
     )
-    forms = [form for form in ("parquet", "jsonl") if form in manifest.plan.files]
-    configs: list[Json] = []
-    infos: list[Json] = []
-    for form in forms:
-        name = "default" if form == forms[0] else form
-        configs.append({"config_name": name, "data_files": [{"split": "train", "path": PATHS[form]}]})
-        infos.append(
-            {
-                "config_name": name,
-                "features": features(columns),
-                "splits": [{"name": "train", "num_examples": manifest.rows}],
-            }
-        )
+    # The Hub reads all configurations of a repository by one reader, so JSON lines beside Parquet are no configuration.
+    form = "parquet" if "parquet" in manifest.plan.files else "jsonl"
     return {
         "pretty_name": one_line(manifest.plan.card.title or manifest.name),
         "license": "other" if not _is_hub_licence(manifest.licence) else manifest.licence.lower(),
@@ -149,8 +138,8 @@ def _front_matter(manifest: Manifest) -> dict[str, Json]:
         if all(source.source == ARENA for source in manifest.sources)
         else ["extended"],
         "tags": ["tiltyard", "human-feedback", manifest.layout],
-        "configs": configs,
-        "dataset_info": infos,
+        "configs": [{"config_name": "default", "data_files": [{"split": "train", "path": PATHS[form]}]}],
+        "dataset_info": {"config_name": "default", "features": features(columns)},
     }
 
 
