@@ -8,13 +8,23 @@ from typing import TextIO, get_args
 
 import click
 
+from tiltyard.cli.data_consent import consent_command, terms_command
+from tiltyard.cli.data_erase import erase_command, receipt_command
+from tiltyard.cli.data_retain import command as retain_command
 from tiltyard.errors import InvalidRequest
 from tiltyard.governance.redaction import Policy, Redactor
 
 
 @click.group()
 def command() -> None:
-    """Find and replace what names or unlocks a person."""
+    """Look after people's words: consent, redaction, erasure, retention."""
+
+
+command.add_command(consent_command)
+command.add_command(erase_command)
+command.add_command(receipt_command)
+command.add_command(retain_command)
+command.add_command(terms_command)
 
 
 @command.command()
