@@ -10,25 +10,16 @@ from pathlib import Path
 import click
 
 from tiltyard.arena.recorded_votes import RecordedVotes
-from tiltyard.cli.options import config_option, data_option
-from tiltyard.cli.release import whoami
+from tiltyard.cli.options import config_option, data_option, who
 from tiltyard.cli.rulesets import ruleset_of
-from tiltyard.cli.settings import Settings, load_settings
+from tiltyard.cli.settings import load_settings
 from tiltyard.cli.votes import Waiting
 from tiltyard.events.log import EventLog
 from tiltyard.governance.datasets.plan import plan_schema, read_plan
 from tiltyard.governance.datasets.preparation import Means
 from tiltyard.governance.datasets.records import Exclusions
 from tiltyard.governance.datasets.release import release
-from tiltyard.identity.signature import SigningKey
 from tiltyard.rating.ruleset import Ruleset
-
-SIGNING_KEY = "signing.key"
-
-
-def signing_key(settings: Settings, given: Path | None) -> SigningKey:
-    """The key that signs releases: the one that was given, or the data directory's own, made when missing."""
-    return SigningKey.load_or_create(given or settings.data_dir / SIGNING_KEY)
 
 
 def exclusions_under(log: EventLog, ruleset: Ruleset) -> Exclusions:
@@ -51,16 +42,9 @@ def exclusions_under(log: EventLog, ruleset: Ruleset) -> Exclusions:
     type=click.Path(path_type=Path, file_okay=False),
     help="Directory of the release; else NAME-VERSION here.",
 )
-@click.option(
-    "--key",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Ed25519 private key (PEM) to sign with; else signing.key in the data directory.",
-)
 @data_option
 @config_option
-def release_(
-    plan: Path, output: Path | None, key: Path | None, data: Path | None, config: Path | None
-) -> None:
+def release_(plan: Path, output: Path | None, data: Path | None, config: Path | None) -> None:
     """Make the data set that PLAN describes, signed, with its card; the same plan at the same log position gives the same bytes.
 
     A run that was cut goes on where it was. docs/datasets.md describes plans.
@@ -73,12 +57,10 @@ def release_(
         Waiting(sys.stderr) as waiting,
     ):
         done = release(
-            Means(log, exclusions_under(log, ruleset), waiting.show),
+            Means(log, exclusions_under(log, ruleset), waiting.show, who()),
             read,
             output or Path(read.label),
             ruleset=ruleset.label,
-            key=signing_key(settings, key),
-            by=whoami(),
         )
     manifest = done.manifest
     left_out = sum(manifest.left_out.values())

@@ -15,7 +15,7 @@ from tiltyard.governance.datasets.columns import Column
 from tiltyard.governance.datasets.files import PATHS, features
 from tiltyard.governance.datasets.languages import language_name
 from tiltyard.governance.datasets.manifest import Manifest
-from tiltyard.governance.datasets.plan import ARENA
+from tiltyard.governance.datasets.plan import ARENA, Form
 from tiltyard.identity.canonical import Json
 from tiltyard.rating.language import UNDECIDED
 from tiltyard.wire.escaping import for_markdown, one_line
@@ -49,6 +49,8 @@ _REASONS: Final[Mapping[str, str]] = {
     "no_words": "no words were kept",
     "words_gone": "words were never kept",
     "content_erased": "the person was erased",
+    "content_expired": "the words were kept for a time that is over",
+    "purpose_not_allowed": "the person, or the source's terms, do not allow it",
     "histories_differ": "the two sides had different histories, so that no prompt is shared",
     "vote_withdrawn": "the voter took the vote back",
 }
@@ -123,7 +125,7 @@ def _front_matter(manifest: Manifest) -> dict[str, Json]:
         }
     )
     # The Hub reads all configurations of a repository by one reader, so JSON lines beside Parquet are no configuration.
-    form = "parquet" if "parquet" in manifest.plan.files else "jsonl"
+    form: Form = "parquet" if "parquet" in manifest.plan.files else "jsonl"
     return {
         "pretty_name": one_line(manifest.plan.card.title or manifest.name),
         "license": "other" if not _is_hub_licence(manifest.licence) else manifest.licence.lower(),

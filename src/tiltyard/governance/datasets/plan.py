@@ -157,6 +157,9 @@ class Plan(Part):
     layout: Layout
     sources: tuple[Source, ...] = Field(min_length=1)
     """`arena`, `import/NAME`."""
+    purpose: Literal["publish", "train"] = "publish"
+    """What the words are wanted for: people's consent and a source's terms must allow it. `train` is for models of this house: such
+    a release is to be shown to nobody else."""
     position: int | None = Field(default=None, ge=1)
     """The log up to this event; where left out, what it holds when the release begins, which the release's own plan then says."""
     where: Where = Where()

@@ -15,11 +15,11 @@ import orjson
 
 from tiltyard.errors import ContentMissing
 from tiltyard.events.log import EventLog
-from tiltyard.events.schema import ContentRef, SubjectErased
+from tiltyard.events.schema import ConsentWithdrawn, ContentExpired, ContentRef, DataTermsSet, SubjectErased
 from tiltyard.governance.datasets.plan import Plan
 from tiltyard.governance.datasets.records import Exclusions, Record, Records
 from tiltyard.governance.datasets.rows import Facts, Keyed, Made, left_out_early, prepare
-from tiltyard.governance.datasets.words import Words, publishable_words
+from tiltyard.governance.datasets.words import Words, releasable_words
 from tiltyard.governance.personal_data import find
 from tiltyard.governance.redaction import Search
 from tiltyard.identity.canonical import Digest, Json, digest_of_json
@@ -30,7 +30,7 @@ Progress: TypeAlias = Callable[[str, float], None]
 _FLUSH_EVERY: Final = 256
 _REMEMBERED: Final = 4096
 """Texts whose findings are remembered, in this process and for this release only."""
-_ENDS_CONSENT: Final = (SubjectErased,)
+_ENDS_CONSENT: Final = (SubjectErased, ConsentWithdrawn, DataTermsSet, ContentExpired)
 """Events after which words that were read before may not go out: reading begins anew."""
 
 
@@ -91,6 +91,8 @@ class Means(NamedTuple):
     log: EventLog
     exclusions: Exclusions
     progress: Progress
+    by: str
+    """Who has it made."""
 
     def keyed(self, text: str) -> str:
         """Digest under a key of the log, so that nobody can find an origin by trying all."""
@@ -99,16 +101,16 @@ class Means(NamedTuple):
 
 def prepare_rows(means: Means, pinned: Pinned, folder: Path) -> PreparedRows:
     """Prepare every record, going on behind what `folder` holds of the same plan."""
-    log, exclusions, progress = means
+    log, progress = means.log, means.progress
     path = folder / "prepared.jsonl"
     _begin_or_go_on(log, pinned, folder)
     prepared = PreparedRows(path)
     _take_in(prepared)
-    records = Records(log, pinned.plan, pinned.position, exclusions)
+    records = Records(log, pinned.plan, pinned.position, means.exclusions)
     total = max(records.total(), 1)
     done = prepared.records
     search = lru_cache(_REMEMBERED)(find)  # one answer is in many votes
-    with publishable_words(log) as words, path.open("ab") as stream:
+    with releasable_words(log, pinned.plan, means.by) as words, path.open("ab") as stream:
         for number, record in enumerate(records):
             if number < done:
                 continue
@@ -205,7 +207,7 @@ def _line(record: Record, plan: Plan, words: Words, keyed: Keyed, search: Search
         left_out=left_out,
         person=record.person,
         subjects=sorted({*record.subjects, *noted.subjects}),
-        found={str(kind): count for kind, count in made.found.items()},
+        found=dict(made.found),
         rows=[
             _Row(
                 id=one.id,

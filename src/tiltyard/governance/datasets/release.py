@@ -20,7 +20,7 @@ from tiltyard.governance.datasets.manifest import Manifest
 from tiltyard.governance.datasets.plan import Plan
 from tiltyard.governance.datasets.preparation import Means, Pinned, state_of, wanted_of
 from tiltyard.identity.canonical import Digest, digest_of
-from tiltyard.identity.signature import SigningKey
+from tiltyard.identity.signature import Signing, signed_statement, verify_statement
 
 SOURCE: Final = "tiltyard/data"
 SIGNATURE: Final = "signature.json"
@@ -35,12 +35,13 @@ class Released:
     directory: Path
     manifest: Manifest
     digest: Digest
-    key: Digest
+    key: str
+    """Public key that signed it, in hexadecimal."""
     was_there: bool
     """Whether the log knew it already: the same bytes."""
 
 
-def release(means: Means, plan: Plan, directory: Path, *, ruleset: str, key: SigningKey, by: str) -> Released:
+def release(means: Means, plan: Plan, directory: Path, *, ruleset: str) -> Released:
     """Make the release of a plan in `directory`, going on where a cut run ended; blocks.
 
     Raises `InvalidRequest` where the plan gives nothing or the directory is taken, `ConfigurationError` without pyarrow,
@@ -60,13 +61,15 @@ def release(means: Means, plan: Plan, directory: Path, *, ruleset: str, key: Sig
             out = work / "release"
             shutil.rmtree(out, ignore_errors=True)
             built = build(means, pinned, work / "work", out)
-            digest = _sign(built, out, key)
-            was_there = _tell(means, built, digest, key=key, by=by)
+            digest, key = _sign(means.log, built, out)
+            was_there = _tell(means, built, digest, key)
             for path in (*out.iterdir(), out):
                 _sync(path)
             out.rename(directory)
             shutil.rmtree(work)
-            return Released(release_id(digest), directory, built.manifest, digest, key.fingerprint, was_there)
+            return Released(
+                release_id(digest), directory, built.manifest, digest, means.log.public_key, was_there
+            )
     except OSError as error:
         raise StorageFailed(f"{error.filename or directory} cannot be written: {error.strerror}") from error
 
@@ -99,16 +102,23 @@ def pin(log: EventLog, plan: Plan, ruleset: str, work: Path) -> Pinned:
     raise InvalidRequest("the log is empty: there is nothing to release.", param="sources")
 
 
-def _sign(built: Built, out: Path, key: SigningKey) -> Digest:
+def _sign(log: EventLog, built: Built, out: Path) -> tuple[Digest, str]:
+    """Sign the release; return the manifest's digest, and the public key in hexadecimal."""
     manifest = built.manifest
     digest = digest_of((out / MANIFEST).read_bytes())
     subjects = {path: note.digest for path, note in manifest.files.items()} | {MANIFEST: digest}
     predicate = {"name": manifest.name, "version": manifest.version, "release": release_id(digest)}
-    (out / SIGNATURE).write_bytes(key.sign(subjects, PREDICATE, predicate))
-    return digest
+
+    def sign(data: bytes) -> Signing:
+        signed = log.sign(data)
+        return Signing(bytes.fromhex(signed.signature), bytes.fromhex(signed.public_key))
+
+    envelope = signed_statement(subjects, PREDICATE, predicate, sign)
+    (out / SIGNATURE).write_bytes(envelope)
+    return digest, verify_statement(envelope).public_key
 
 
-def _tell(means: Means, built: Built, digest: Digest, *, key: SigningKey, by: str) -> bool:
+def _tell(means: Means, built: Built, digest: Digest, key: str) -> bool:
     """Append what the log does not have yet; say whether it had all."""
     log, name = means.log, release_id(digest)
     manifest, rows = built.manifest, built.rows
@@ -127,8 +137,8 @@ def _tell(means: Means, built: Built, digest: Digest, *, key: SigningKey, by: st
         digest=digest,
         manifest=manifest.model_dump(mode="json"),
         rows=manifest.rows,
-        key=key.fingerprint,
-        by=by,
+        key=key,
+        by=means.by,
     )
     try:
         log.append_blocking(done, subject=name, source=SOURCE)

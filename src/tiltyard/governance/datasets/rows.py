@@ -15,7 +15,6 @@ from tiltyard.governance.datasets.columns import KEY, columns_of
 from tiltyard.governance.datasets.languages import language_name, language_tag
 from tiltyard.governance.datasets.plan import Plan, matches_language
 from tiltyard.governance.datasets.records import Conversations, Messages, Record
-from tiltyard.governance.finding import Kind
 from tiltyard.governance.personal_data import find
 from tiltyard.governance.redaction import PLACEHOLDER, Redactor, Search
 from tiltyard.identity.canonical import Json
@@ -67,7 +66,7 @@ class Made:
     rows: tuple[Prepared, ...] = ()
     left_out: str | None = None
     """Why there is no row."""
-    found: Mapping[Kind, int] = field(default_factory=dict)
+    found: Mapping[str, int] = field(default_factory=dict)
     """What redaction replaced now, by kind."""
 
 
@@ -95,7 +94,7 @@ def prepare(
     record: Record, conversations: Conversations | None, plan: Plan, keyed: Keyed, search: Search = find
 ) -> Made:
     """Make a record's rows; `keyed` digests origins. `conversations` is `None` where the plan wants no words."""
-    found: Counter[Kind] = Counter()
+    found: Counter[str] = Counter()
     if conversations is not None:
         redactor = Redactor(search=search)
         conversations = (
@@ -188,7 +187,7 @@ def _language(record: Record, first: str) -> str:
     return (language_of(first) if first else UNDECIDED) if said == UNDECIDED else said
 
 
-def _redacted(message: Mapping[str, str], redactor: Redactor, found: Counter[Kind]) -> dict[str, str]:
+def _redacted(message: Mapping[str, str], redactor: Redactor, found: Counter[str]) -> dict[str, str]:
     # A lone half of a surrogate pair is no text: no file but JSON could hold it.
     done = redactor(message["content"].encode("utf-8", "replace").decode())
     found.update(done.counts)

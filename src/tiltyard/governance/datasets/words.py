@@ -1,31 +1,24 @@
-"""The one way by which a release reads words."""
+"""The one way by which a release reads words: for its plan's purpose, as each person allowed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Protocol
 
 from tiltyard.events.log import EventLog
+from tiltyard.events.reading import Words as VaultWords
 from tiltyard.events.schema import ContentRef
+from tiltyard.governance.datasets.plan import Plan
+
+READER = "governance/datasets"
 
 
 class Words(Protocol):
     """The vault as a release sees it."""
 
     def read(self, ref: ContentRef) -> bytes:
-        """Return the words; raises `ContentMissing` when they were erased or never kept."""
+        """Return the words; raises `ContentMissing` when they were erased, never kept or not allowed for this."""
 
 
-class _Vault:
-    def __init__(self, log: EventLog) -> None:
-        self._log = log
-
-    def read(self, ref: ContentRef) -> bytes:
-        return self._log.read_content(ref)
-
-
-@contextmanager
-def publishable_words(log: EventLog) -> Iterator[Words]:
-    """Open the vault to read what shall be published."""
-    yield _Vault(log)
+def releasable_words(log: EventLog, plan: Plan, who: str) -> VaultWords:
+    """Open the vault for what the plan is for; every reading is an event."""
+    return log.words(plan.purpose, reader=READER, who=who)
