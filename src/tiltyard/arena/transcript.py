@@ -172,7 +172,7 @@ class Battle:
 
     def forget_words(self) -> None:
         """Drop the voter's words and the answers to them, which repeat the question often enough."""
-        self.erased = True
+        self.erased, self.screen = True, None
         for turn in self.turns:
             turn.message = ""
             turn.answers = {side: Answer(finish="failed", trouble=WORDS_GONE) for side in SIDES}
