@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
+JOBS ?= 2
 
 .PHONY: help up test conformance check format bench clean
 
@@ -13,10 +14,11 @@ up:              ## serve models, gateway and arena on http://127.0.0.1:8000 (AR
 	@$(PYTHON) tools/bootstrap.py web evals
 	@set -m 2>/dev/null; $(BIN)/tiltyard up $(ARGS)
 
-test:            ## every test (ARGS="tests/engine -k prefix")
+# Two processes, a file at a time each: what a file's tests share is made once.
+test:            ## every test (ARGS="tests/engine -k prefix", JOBS=0 for one process)
 	@$(PYTHON) tools/bootstrap.py web dev
 	@$(BIN)/tiltyard models pull
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 conformance:     ## other people's clients against the real model (npm's too, where there is npm), and schemathesis
 	@$(PYTHON) tools/bootstrap.py web dev conformance

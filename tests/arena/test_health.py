@@ -11,7 +11,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from sqlalchemy import delete
 
 from tiltyard.arena.happenings import BROKE_OFF, NOT_STARTED
-from tiltyard.arena.health import CHECKS, HOUR_US, AppendTimes, ArenaHealth, Health
+from tiltyard.arena.health import HOUR_US, AppendTimes, ArenaHealth, Health
+from tiltyard.arena.health_checks import CHECKS
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     BattleOpened,
@@ -22,6 +23,7 @@ from tiltyard.events.schema import (
     FinishReason,
     GenerationFinished,
     VoteCast,
+    VoteWithdrawn,
 )
 from tiltyard.events.tables import votes
 from tiltyard.identity.manifest import DefaultSampling
@@ -116,6 +118,10 @@ class Diary:
             battle,
         )
 
+    def withdraw(self, battle: str) -> None:
+        """Take the vote back."""
+        self._write(VoteWithdrawn(battle=battle, voter="v", vote="e", reason="slip"), battle)
+
     def vote(self, battle: str, a: str = PLUM, b: str = QUINCE) -> None:
         self._write(
             VoteCast(
@@ -195,8 +201,8 @@ def test_a_model_that_fails_often_is_named_with_causes_and_what_to_do(diary: Dia
     found = Health(diary.log).look(START_US)
     assert (state_of(found, "availability"), state_of(found, "availability_now")) == ("alarm", "alarm")
     check = next(check for check in found.checks if check.name == "availability")
-    assert "30 of 30 answers (30 unavailable)" in check.says
-    assert "GET /ready" in check.do
+    assert "30 of 30 answers (30 unavailable)" in str(check.says)
+    assert "GET /ready" in str(check.do)
     assert found.state == "alarm"
 
 
@@ -275,6 +281,17 @@ def test_a_table_that_lacks_a_vote_raises_the_alarm(diary: Diary) -> None:
     assert (found.lag.votes_in_log, found.lag.votes_in_projection) == (1, 0)
     diary.log.rebuild()
     assert state_of(health.look(diary.now_us), "data_lag") == "ok"
+
+
+def test_a_withdrawn_vote_leaves_no_gap_between_the_log_and_the_table(diary: Diary) -> None:
+    kept, withdrawn = diary.open(), diary.open()
+    for battle in (kept, withdrawn):
+        diary.answer(battle)
+        diary.vote(battle)
+    diary.withdraw(withdrawn)
+    found = Health(diary.log).look(diary.now_us)
+    assert state_of(found, "data_lag") == "ok"
+    assert (found.lag.votes_in_log, found.lag.votes_in_projection) == (1, 1)
 
 
 def test_an_hour_of_answers_without_a_vote_is_a_warning(diary: Diary) -> None:

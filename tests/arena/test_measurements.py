@@ -9,7 +9,6 @@ import orjson
 import pytest
 
 from tiltyard.arena.measurements import HOUR_US, Measurements
-from tiltyard.arena.refusals import refuses
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import ChoiceOutcome, FinishReason, GenerationFinished
 from tiltyard.identity.manifest import DefaultSampling
@@ -85,23 +84,3 @@ def test_pages_that_voters_see_hold_the_last_hour_back(log: EventLog) -> None:
     measurements = Measurements(log, held_back=True)
     assert measurements.measured(NOW_US) == {}
     assert measurements.measured(NOW_US + 2 * HOUR_US)[PLUM].speeds[0].calls == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("I'm sorry, but I can't assist with that request.", True),
-        ("As an AI language model, I cannot have opinions.", True),
-        ("I am unable to provide medical advice.", True),
-        ("I must decline.", True),
-        ("很抱歉，我無法提供這項資訊。", True),
-        ("对不起，我不能回答这个问题。", True),
-        ("You can't divide by zero.", False),
-        ("I'm sorry to hear that. Here is what helps:", False),
-        ("I can't wait to help you plan this trip!", False),
-        ("他說：我們無法及時完成。", False),
-        ("Sure! " + "x" * 300 + " I cannot help with that.", False),
-    ],
-)
-def test_a_refusal_is_told_by_how_an_answer_begins(text: str, expected: bool) -> None:
-    assert refuses(text) is expected

@@ -29,7 +29,7 @@ def test_what_was_spent_before_a_restart_is_still_spent(tmp_path: Path) -> None:
         "[models]\n[identities]\n[tenants.acme]\nprompt_price = 2.0\n[tenants.default]\nprompt_price = 3.0\n"
     )
     settings = load_settings(path, data_dir=tmp_path)
-    with EventLog.open(settings.log_path, keys=settings.keys_path) as log:
+    with EventLog.open(settings.log_place, keys=settings.keys_place) as log:
         KeyRing(log).set_terms("other", TenantTerms(prompt_price=5.0))
         for tenant in ("acme", "acme", "other", "third"):
             log.append_blocking(embedded(1000), subject="a", source="tiltyard/tests", tenant=tenant)
@@ -42,5 +42,5 @@ def test_a_url_puts_the_accounts_elsewhere(tmp_path: Path) -> None:
     path = tmp_path / "tiltyard.toml"
     path.write_text('[models]\n[identities]\n[server]\nlimits_url = "redis://127.0.0.1:1"\n')
     settings = load_settings(path, data_dir=tmp_path)
-    with EventLog.open(settings.log_path, keys=settings.keys_path) as log:
+    with EventLog.open(settings.log_place, keys=settings.keys_place) as log:
         assert isinstance(open_ledger(settings, log), RedisLedger)

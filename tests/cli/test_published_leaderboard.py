@@ -158,6 +158,10 @@ def test_a_board_of_an_imported_file_of_real_votes_is_published_and_outlives_the
     assert run("replay", "leaderboard", name, *data).output == output
 
 
+def test_the_board_that_is_printed_has_the_name_under_which_it_is_published(folder: Path) -> None:
+    assert publish(folder) in run("leaderboard", "--data", str(folder)).output.splitlines()
+
+
 def test_later_rules_change_nothing_of_what_was_published(folder: Path) -> None:
     name = publish(folder)
     rules = folder / "strict.toml"

@@ -151,7 +151,7 @@ def test_a_host_of_strangers_is_blamed_on_who_said_it(tmp_path: Path) -> None:
 
 def test_a_host_of_strangers_is_served_once_there_is_a_key_even_one_that_has_ended(tmp_path: Path) -> None:
     settings = load_settings(data_dir=tmp_path)
-    with EventLog.open(settings.log_path, keys=settings.keys_path) as log:
+    with EventLog.open(settings.log_place, keys=settings.keys_place) as log:
         with pytest.raises(ConfigurationError):
             check_exposure(settings, "192.0.2.1", said_by="--host")
         ring = KeyRing(log)

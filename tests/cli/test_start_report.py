@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tiltyard.cli.serving import StartReport
-from tiltyard.fleet.process import LaunchProgress
+from tiltyard.fleet.place import LaunchProgress
 
 
 def test_a_starting_worker_is_named_once_a_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
-import re
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,14 +9,13 @@ import pytest
 from pydantic import TypeAdapter
 
 from tiltyard.evals.answer import CalledFunction, ItemAnswer, ScoredChoice, TurnAnswer, answer_of
-from tiltyard.evals.checks import KINDS, Check
+from tiltyard.evals.checks import KINDS, Check, Language
 from tiltyard.evals.contamination import similarity
 from tiltyard.evals.instructions import RULES, follows, follows_loosely
 from tiltyard.evals.item import Item
-from tiltyard.evals.language import is_written_in, language_of
 from tiltyard.evals.marking import Graded, Marker
 from tiltyard.evals.pii import found_in
-from tiltyard.evals.refusal import refuses
+from tiltyard.evals.text_checks import check_language
 from tiltyard.evals.verdict import Verdict, combined
 
 CHECKS: TypeAdapter[Check] = TypeAdapter(Check)
@@ -52,7 +48,7 @@ async def mark(check: dict[str, object], text: str, calls: tuple[CalledFunction,
         ({"kind": "numeric", "value": -3}, ["-3", "−3 degrees"], ["3", "5-3"]),
         ({"kind": "numeric", "value": 100, "relative": 0.02}, ["101.9", "98"], ["102.1"]),
         ({"kind": "numeric", "value": 7, "take": "only"}, ["7", " 7 days.", "$7"], ["It has 7, 2 more than 5"]),
-        ({"kind": "language", "language": "zh-Hant"}, ["天空為什麼是藍的", "水"], ["天空为什么是蓝的", "the sky", ""]),
+        ({"kind": "language", "language": "zh-Hant"}, ["天空為什麼是藍的", "水"], ["天空为什么是蓝的", "It is the sky", ""]),
         (
             {"kind": "json_schema", "schema": {"type": "object", "required": ["a"]}, "value": {"a": 1}},
             ['{"a": 1}', '{"a": 1.0}', FENCE, f"Here:\n{FENCE}\nDone."],
@@ -207,33 +203,11 @@ def test_each_instruction_is_kept_and_broken() -> None:
     assert follows_loosely("change_case:english_lowercase", {}, loose)
 
 
-@pytest.mark.parametrize(
-    ("model", "full", "right"), [("gpt4", 441, 428), ("llama2new", 406, 384), ("mistralinstruct", 423, 384)]
-)
-def test_refusals_agree_with_the_labels_of_people(
-    shared_data: Path, model: str, full: int, right: int
-) -> None:
-    """XSTest's labels of full compliance and full refusal. Its authors' string match has 416, 385 and 383 of them right."""
-    path = shared_data / "serving" / "questions" / "xstest" / f"xstest_v2_completions_{model}.csv"
-    with path.open(encoding="utf-8") as lines:
-        rows = [row for row in csv.DictReader(lines) if row["final_label"][0] in "12"]
-    assert len(rows) == full
-    assert sum(refuses(row["completion"]) == (row["final_label"][0] == "2") for row in rows) == right
-
-
-def test_traditional_and_simplified_chinese_are_told_apart(shared_data: Path) -> None:
-    """OpenCC's own pairs: what is Simplified there is not taken for Traditional, nor the other way round."""
-    text = (shared_data / "serving" / "pii_langid" / "opencc" / "testcases.json").read_text("utf-8")
-    cases = json.loads(re.sub(r",(\s*[}\]])", r"\1", text))["cases"]  # it has commas before closing brackets
-    pairs = [(case["input"], case["expected"]["s2t"]) for case in cases if "s2t" in case["expected"]]
-    pairs = [pair for pair in pairs if pair[0] != pair[1]]
-    assert len(pairs) >= 5
-    for simplified, traditional in pairs:
-        assert language_of(simplified) != "zh-Hant" or language_of(traditional) == "zh-Hant"
-        assert language_of(traditional) != "zh-Hans"
-    assert is_written_in("水", "zh-Hant")
-    assert is_written_in("水", "zh-Hans")
-    assert not is_written_in("汉语", "zh-Hant")
+def test_a_language_that_cannot_be_told_is_no_wrong_one() -> None:
+    check = Language(kind="language", language="en")
+    assert check_language(check, "Wellington").score is None
+    assert check_language(check, "42").score == 0.0
+    assert check_language(check, "It is Wellington, of course.").score == 1.0
 
 
 def test_personal_data_is_told_by_its_check_digits() -> None:

@@ -137,6 +137,7 @@ async def test_an_append_cancelled_while_queued_stores_nothing(log: EventLog, tm
     assert [row.battle for row in log.votes()] == ["bat_first", "bat_3"]
 
 
+@pytest.mark.parametrize("storage", ["sqlite"])
 def test_the_writer_syncs_every_commit(log: EventLog) -> None:
     with log._database.writing() as connection:
         # https://sqlite.org/pragma.html#pragma_synchronous: 2 is FULL

@@ -1,14 +1,8 @@
-"""The same log on a PostgreSQL server, started here from the installed binaries on a Unix socket."""
+"""The same log on a real PostgreSQL server."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import pwd
-import shutil
-import subprocess
-import tempfile
-import uuid
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -16,6 +10,7 @@ from pathlib import Path
 import pytest
 from event_samples import SOURCE, generation, opened, projections_of, registered, turn, vote
 
+from real_postgres import RealPostgres
 from tiltyard.errors import Conflict, ContentMissing, StorageFailed
 from tiltyard.events.log import EventLog
 from tiltyard.events.queries import PairCount
@@ -23,62 +18,10 @@ from tiltyard.events.schema import VoteCast
 from tiltyard.gateway.keyring import KeyRing
 
 
-def server_binaries() -> Path | None:
-    found = shutil.which("initdb")
-    places = [Path(found).resolve()] if found else []
-    places += sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True)
-    return places[0].parent if places else None
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    """The socket directory of a running server."""
-    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install tiltyard[postgres]")
-    binaries = server_binaries()
-    if binaries is None:
-        pytest.skip("no PostgreSQL server is installed (Debian: postgresql)")
-    user = None
-    if os.getuid() == 0:  # the server refuses to run as root
-        try:
-            user = pwd.getpwnam("postgres").pw_name
-        except KeyError:
-            pytest.skip("PostgreSQL does not run as root and there is no user postgres")
-    # A short path: a Unix socket's name has to fit into 107 bytes.
-    home = Path(tempfile.mkdtemp(prefix="tiltyard-pg-"))
-    if user is not None:
-        shutil.chown(home, user)
-    cluster = home / "data"
-
-    def run(*arguments: object) -> None:
-        subprocess.run(
-            [str(one) for one in arguments],
-            user=user,
-            check=True,
-            cwd="/",
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-
-    run(binaries / "initdb", "-D", cluster, "-U", "tiltyard", "-A", "trust")
-    options = f"-c listen_addresses= -c unix_socket_directories={home} -c log_min_messages=fatal"
-    log = home / "server.log"
-    run(binaries / "pg_ctl", "-D", cluster, "-w", "-l", log, "-o", options, "start")
-    try:
-        yield str(home)
-    finally:
-        run(binaries / "pg_ctl", "-D", cluster, "-w", "-m", "immediate", "stop")
-        shutil.rmtree(home)
-
-
 @pytest.fixture
-def url(server: str) -> str:
+def url(postgres: RealPostgres) -> str:
     """A fresh database."""
-    import psycopg
-
-    name = "t" + uuid.uuid4().hex
-    with psycopg.connect(host=server, user="tiltyard", dbname="postgres", autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
-    return f"postgresql://tiltyard@/{name}?host={server}"
+    return postgres.database()
 
 
 @pytest.fixture
@@ -107,7 +50,7 @@ async def test_the_whole_life_of_a_log(log: EventLog) -> None:
     assert log.pair_counts() == [
         PairCount(vote("x").behaviour_a, vote("x").behaviour_b, a=100, b=0, tie=0, both_bad=0)
     ]
-    assert log.read_content(words.ref) == "饺子\x00".encode()
+    assert log.own_words("test").read(words.ref) == "饺子\x00".encode()
     assert log.votes()[0].pair_probability == 1 / 3
 
     live = projections_of(log)
@@ -120,7 +63,7 @@ async def test_the_whole_life_of_a_log(log: EventLog) -> None:
 
     assert await asyncio.to_thread(log.erase_subject, "voter-1") == 1
     with pytest.raises(ContentMissing):
-        log.read_content(words.ref)
+        log.own_words("test").read(words.ref)
 
 
 def test_two_writers_keep_one_chain(url: str, tmp_path: Path) -> None:
@@ -170,7 +113,7 @@ def test_a_server_that_went_away_is_a_clear_failure_and_the_log_comes_back(log: 
     assert [row.battle for row in log.votes()] == ["bat_1", "bat_2"]
 
 
-def test_a_server_that_is_not_there_is_a_clear_failure(tmp_path: Path, server: str) -> None:
+def test_a_server_that_is_not_there_is_a_clear_failure(tmp_path: Path) -> None:
     with pytest.raises(StorageFailed, match="Nothing was acknowledged"):
         EventLog.open(f"postgresql://tiltyard@/x?host={tmp_path}", keys=tmp_path / "keys.db")
 

@@ -14,8 +14,9 @@ import pytest
 from tiltyard.errors import ConfigurationError
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import IdentityRegistered, WorkerReady, WorkerStopped
+from tiltyard.fleet.keeper import Patience
 from tiltyard.fleet.launcher import LocalLauncher
-from tiltyard.fleet.process import WorkerFailed
+from tiltyard.fleet.place import WorkerFailed
 from tiltyard.fleet.records import FleetRecorder
 from tiltyard.fleet.registry import Registry
 from tiltyard.identity.declaration import IdentityDeclaration
@@ -46,7 +47,7 @@ async def launched(directory: Path, *names: str) -> AsyncIterator[tuple[Registry
             run_directory=directory / "run",
             recorder=FleetRecorder(log),
             command=STAND_IN,
-            first_back_off_s=0.05,
+            patience=Patience(first_back_off_s=0.05),
         )
         try:
             await launcher.start([spec(name, directory) for name in names])

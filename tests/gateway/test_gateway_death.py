@@ -19,6 +19,7 @@ from gateway_stage import ALIASES, worker_spec
 
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import GenerationFinished
+from tiltyard.fleet.keeper import Patience
 from tiltyard.fleet.launcher import LocalLauncher
 from tiltyard.fleet.registry import Registry
 from tiltyard.gateway.app import create_gateway
@@ -64,7 +65,10 @@ async def launched(directory: Path, workers: int) -> AsyncIterator[Launched]:
     with EventLog.open(directory / "log.db", keys=directory / "keys.db") as log:
         registry = Registry()
         launcher = LocalLauncher(
-            registry, run_directory=directory / "run", command=STAND_IN, first_back_off_s=0.05
+            registry,
+            run_directory=directory / "run",
+            command=STAND_IN,
+            patience=Patience(first_back_off_s=0.05),
         )
         await launcher.start([worker_spec(f"w{i}", directory) for i in range(workers)])
         router = Router(registry, ALIASES)

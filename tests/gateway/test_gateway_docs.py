@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from tiltyard.errors import TiltyardError
 from tiltyard.events.log import EventLog
-from tiltyard.fleet.process import WorkerFailed
+from tiltyard.fleet.place import WorkerFailed
 from tiltyard.fleet.registry import Registry
 from tiltyard.gateway.app import create_gateway
 from tiltyard.gateway.attempt import WorkerLost

@@ -18,7 +18,6 @@ from tiltyard.events.schema import (
 )
 from tiltyard.release.gates import GateTest
 from tiltyard.release.plan import Gate
-from tiltyard.release.refusals import is_refusal
 
 ALPHA = 0.05
 NOTHING = ContentRef(id="c", subject="s", digest="hmac-sha256:0", size_bytes=0)
@@ -178,19 +177,3 @@ def test_a_fixed_set_is_compared_item_by_item_and_a_worse_candidate_stops_there(
     state = scene.settled()
     assert state.ended is not None
     assert state.ended.why.startswith("gate failed in evals: fixed_set core worse_by 0.1: fail; ")
-
-
-@pytest.mark.parametrize(
-    ("text", "refuses"),
-    [
-        ("I’m sorry, but I can’t help with that.", True),
-        ("As an AI language model, I have no opinion.", True),
-        ("很抱歉，我无法回答。", True),
-        ("Lo siento, no puedo ayudar.", True),
-        ("I can help with that.", False),
-        ("Sorry for the delay! Here it is.", False),
-        ("", False),
-    ],
-)
-def test_refusals_are_told_by_how_they_begin(text: str, refuses: bool) -> None:
-    assert is_refusal(text) is refuses

@@ -155,16 +155,12 @@ class Boards:
             return board
 
     def history(self, question: Question, *, now_us: int) -> History:
-        """Rate rolling windows of the votes that `ask` counts, at most `MOST_WINDOWS` of them.
-
-        Windows end at midnights UTC and are half-open; simultaneous ranks and resamples are left out.
-        """
-        options = replace(question.options, bootstrap=0)
+        """Rate rolling windows of the votes that `ask` counts, at most `MOST_WINDOWS` of them."""
         board = self.ask(question, now_us=now_us)
         key = question, board.leaderboard.digest
         with self._one_at_a_time:
             if self._history is None or self._history[0] != key:
-                self._history = key, _history(board.votes, options)
+                self._history = key, history_of(board.votes, question.options)
             return self._history[1]
 
     def again(self, asked: Mapping[str, Json]) -> Board:
@@ -292,7 +288,12 @@ def _written(question: Question, *, until_us: int | None, read_to: int) -> dict[
     }
 
 
-def _history(votes: Votes, options: RatingOptions) -> History:
+def history_of(votes: Votes, options: RatingOptions) -> History:
+    """Rate rolling windows of votes that have times; resamples are left out.
+
+    Windows end at midnights UTC and are half-open.
+    """
+    options = replace(options, bootstrap=0)
     times = votes.need_times()
     if not len(times):
         return History(30, 1, ())

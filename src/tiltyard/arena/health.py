@@ -1,4 +1,4 @@
-"""Is the arena well? Figures, and for each a state with its reason and what to do; nothing here changes anything.
+"""Is the arena well? Its figures, each with its check (`health_checks`); nothing here changes anything.
 
 Who could watch the figures of single models move with each battle would learn who is fighting. So a `Health` with
 `held_back` counts battles only up to the last full hour that ended an hour ago; what is newer is told as sums over all models. An operator at the log itself
@@ -8,46 +8,33 @@ Who could watch the figures of single models move with each battle would learn w
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Protocol
 
 from tiltyard.arena.happenings import AnswersOf, Follower, Happenings, causes, happened_since
+from tiltyard.arena.health_checks import (
+    STATES,
+    Check,
+    Lag,
+    State,
+    availability,
+    availability_now,
+    data_lag,
+    pairs_as_recorded,
+    sides_as_recorded,
+    truncation,
+    vote_write,
+    voting,
+)
 from tiltyard.events.log import EventLog
 from tiltyard.identity.canonical import Json
 from tiltyard.rating.assignment import AssignmentTest, Evidence
 from tiltyard.rating.shares import Share, quantile, share_of
 
-State: TypeAlias = Literal["ok", "warn", "alarm"]
-STATES: Final[tuple[State, ...]] = ("ok", "warn", "alarm")
-
-CHECKS: Final = (
-    "pair_assignment",
-    "side_assignment",
-    "availability",
-    "availability_now",
-    "truncation",
-    "vote_write",
-    "data_lag",
-    "voting",
-)
-"""Every check by its name, in the order shown; metrics carry these labels and no others."""
-
 HOUR_US: Final = 3_600_000_000
-EVIDENCE_WARN: Final = 20.0
-EVIDENCE_ALARM: Final = 1000.0
-"""True records reach these with probability at most 1/20 and 1/1000, ever."""
-FAILED_WARN: Final = 0.05
-FAILED_ALARM: Final = 0.20
-TRUNCATED_WARN: Final = 0.20
-"""Shares that the lower end of a 95% interval must pass."""
-APPEND_WARN_S: Final = 0.25
-APPEND_ALARM_S: Final = 1.0
-"""At the 99th percentile."""
 APPENDS_KEPT: Final = 4096
-UNVOTED_WARN: Final = 100
-"""Turns answered by both sides in an hour in which nobody voted."""
 
 
 class AppendTimes:
@@ -70,22 +57,6 @@ class AppendTimes:
     def quantile(self, at: float) -> float | None:
         """In seconds; `None` before the first vote."""
         return quantile(tuple(self._kept), at)
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing that was looked at."""
-
-    name: str
-    state: State
-    says: str
-    """What was found, in one sentence."""
-    do: str = ""
-    """What helps; empty when nothing is wrong."""
-
-    def to_json(self) -> dict[str, Json]:
-        """Return it as the API shows it."""
-        return {"name": self.name, "state": self.state, "says": self.says, "do": self.do}
 
 
 @dataclass(frozen=True)
@@ -113,30 +84,6 @@ class ModelHealth:
             "truncated": self.truncated.to_json(),
             "causes": dict(self.causes),
             "voided": self.voided,
-        }
-
-
-@dataclass(frozen=True)
-class Lag:
-    """How far what people see is behind what happened."""
-
-    log_sequence: int
-    """Newest vote in the log."""
-    projection_sequence: int
-    """Newest vote in the table of votes."""
-    votes_in_log: int
-    votes_in_projection: int
-    newest_vote_s: float | None
-    """Age of the newest vote; `None` without one."""
-
-    def to_json(self) -> dict[str, Json]:
-        """Return it as the API shows it."""
-        return {
-            "log_sequence": self.log_sequence,
-            "projection_sequence": self.projection_sequence,
-            "votes_in_log": self.votes_in_log,
-            "votes_in_projection": self.votes_in_projection,
-            "newest_vote_s": self.newest_vote_s,
         }
 
 
@@ -228,14 +175,14 @@ class Health:
                 at_us=now_us,
                 until_us=until_us,
                 checks=(
-                    _assignment("pair_assignment", "pairs", test.pairs),
-                    _assignment("side_assignment", "left-right orders", test.sides),
-                    _availability(models),
-                    _availability_now(recent),
-                    _truncation(models),
-                    _vote_write(self._appends, p99),
-                    _data_lag(lag),
-                    _voting(recent),
+                    pairs_as_recorded(test.pairs),
+                    sides_as_recorded(test.sides),
+                    availability(models),
+                    availability_now(recent),
+                    truncation(models),
+                    vote_write(self._appends is not None, p99),
+                    data_lag(lag),
+                    voting(recent),
                 ),
                 pairs=test.pairs,
                 sides=test.sides,
@@ -277,129 +224,6 @@ def _lag(log: EventLog, now_us: int) -> Lag:
     found = log.vote_positions()
     age_s = None if found.newest_us is None else max(0.0, (now_us - found.newest_us) / 1e6)
     return Lag(found.log_sequence, found.projection_sequence, found.in_log, found.in_projection, age_s)
-
-
-def _assignment(name: str, what: str, evidence: Evidence) -> Check:
-    state: State = "ok"
-    if evidence.largest >= EVIDENCE_ALARM:
-        state = "alarm"
-    elif evidence.largest >= EVIDENCE_WARN:
-        state = "warn"
-    if state == "ok":
-        return Check(
-            name, state, f"{evidence.battles:,} battles were drawn with {what} as often as is recorded."
-        )
-    return Check(
-        name,
-        state,
-        f"the {what} of {evidence.battles:,} battles do not fit the recorded probabilities: evidence "
-        f"{evidence.largest:,.0f} to 1 after {evidence.largest_at:,} battles.",
-        "do not weight by inverse probability until the cause is known; compare `tiltyard arena health` with "
-        "[arena.pairing], and look for two servers of different versions on one log.",
-    )
-
-
-def _availability(models: Sequence[ModelHealth]) -> Check:
-    bad = _passing(models, lambda model: model.failed, FAILED_WARN)
-    if not bad:
-        failed = sum(model.failed.count for model in models)
-        return Check("availability", "ok", f"{failed:,} answers failed; no model fails often.")
-    state: State = "alarm" if _passing(bad, lambda model: model.failed, FAILED_ALARM) else "warn"
-    return Check(
-        "availability",
-        state,
-        "; ".join(
-            f"{model.name} failed {model.failed.count:,} of {model.failed.of:,} answers "
-            f"({', '.join(f'{count:,} {cause}' for cause, count in model.causes.items())})"
-            for model in bad
-        )
-        + ".",
-        "no vote is lost to it: such battles are voided. See GET /ready and the workers' output; take the model out of "
-        "[arena] contestants while it is mended.",
-    )
-
-
-def _availability_now(recent: Happenings) -> Check:
-    failed = share_of(recent.failed, recent.answers)
-    lower = failed.lower or 0.0
-    if lower <= FAILED_WARN:
-        return Check(
-            "availability_now",
-            "ok",
-            f"{failed.count:,} of {failed.of:,} answers failed in the last hour; {recent.voided:,} battles are void.",
-        )
-    why = ", ".join(f"{count:,} {cause}" for cause, count in causes(recent.models).most_common())
-    return Check(
-        "availability_now",
-        "alarm" if lower > FAILED_ALARM else "warn",
-        f"{failed.count:,} of {failed.of:,} answers failed in the last hour ({why}); {recent.voided:,} battles are void.",
-        "see GET /ready and the workers' output; `tiltyard arena health` names the models.",
-    )
-
-
-def _truncation(models: Sequence[ModelHealth]) -> Check:
-    cut = _passing(models, lambda model: model.truncated, TRUNCATED_WARN)
-    if not cut:
-        return Check("truncation", "ok", "no model is often cut at the most tokens an answer may have.")
-    return Check(
-        "truncation",
-        "warn",
-        "; ".join(
-            f"{model.name} was cut in {model.truncated.count:,} of {model.truncated.of:,} answers"
-            for model in cut
-        )
-        + ".",
-        "people judge half answers: raise max_tokens of these identities, or ask them for shorter answers.",
-    )
-
-
-def _vote_write(appends: AppendTimes | None, p99: float | None) -> Check:
-    if appends is None:
-        return Check("vote_write", "ok", "not measured here; the serving process knows.")
-    if p99 is None:
-        return Check("vote_write", "ok", "no vote since this process began.")
-    says = f"99% of votes were on the disk within {p99 * 1000:,.1f} ms."
-    if p99 <= APPEND_WARN_S:
-        return Check("vote_write", "ok", says)
-    return Check(
-        "vote_write",
-        "alarm" if p99 > APPEND_ALARM_S else "warn",
-        says,
-        "voters wait for it: see whether the disk of the data directory is busy or remote, or another process "
-        "holds the log.",
-    )
-
-
-def _data_lag(lag: Lag) -> Check:
-    if (lag.log_sequence, lag.votes_in_log) == (lag.projection_sequence, lag.votes_in_projection):
-        return Check(
-            "data_lag", "ok", f"all {lag.votes_in_log:,} votes of the log are in the table of votes."
-        )
-    return Check(
-        "data_lag",
-        "alarm",
-        f"the log has {lag.votes_in_log:,} votes up to #{lag.log_sequence}, the table of votes has "
-        f"{lag.votes_in_projection:,} up to #{lag.projection_sequence}.",
-        "no vote is lost: `tiltyard events rebuild` makes the tables again; `tiltyard events verify` first.",
-    )
-
-
-def _voting(recent: Happenings) -> Check:
-    answered = recent.attempts - recent.attempts_failed
-    if answered < UNVOTED_WARN or recent.votes:
-        return Check("voting", "ok", f"{recent.votes:,} votes in the last hour.")
-    return Check(
-        "voting",
-        "warn",
-        f"{answered:,} turns were answered in the last hour and nobody voted.",
-        "vote once yourself; if it fails, its message says why.",
-    )
-
-
-def _passing(
-    models: Sequence[ModelHealth], share: Callable[[ModelHealth], Share], bound: float
-) -> list[ModelHealth]:
-    return [model for model in models if (share(model).lower or 0.0) > bound]
 
 
 def _evidence(evidence: Evidence) -> dict[str, Json]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Final, NamedTuple
 
-from tiltyard.arena.language import UNDECIDED
 from tiltyard.events.log import EventLog
 from tiltyard.events.queries import VoteRow
 from tiltyard.events.schema import (
@@ -21,6 +20,7 @@ from tiltyard.events.schema import (
 )
 from tiltyard.rating.admission import Admitted, Window
 from tiltyard.rating.category import OTHER
+from tiltyard.rating.language import UNDECIDED
 from tiltyard.rating.reviews import Decision, Reviews
 from tiltyard.rating.ruleset import Judged, Ruleset, admit_judged, admit_under, judge
 

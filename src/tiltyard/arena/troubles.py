@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tiltyard.arena.saying import to_tell
 from tiltyard.errors import (
     ContextTooLong,
     InvalidRequest,
@@ -13,11 +14,6 @@ from tiltyard.errors import (
     TiltyardError,
     Unavailable,
 )
-
-
-def to_tell(words: str) -> str:
-    """Mark words that pages say in the reader's language; here they stay as they are."""
-    return words
 
 
 @dataclass(frozen=True)

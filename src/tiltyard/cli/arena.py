@@ -40,7 +40,7 @@ def health(context: click.Context, data: Path | None, config: Path | None, as_js
     How long votes take to be written only the serving process knows.
     """
     settings = load_settings(config, data_dir=data)
-    with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
+    with EventLog.open(settings.log_place, keys=settings.keys_place, create=False) as log:
         found = Health(log).look(time.time_ns() // 1000)
     if as_json:
         click.echo(json.dumps(found.to_json(), ensure_ascii=False, indent=2))

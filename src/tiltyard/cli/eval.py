@@ -35,6 +35,7 @@ from tiltyard.evals.sandbox import run_python
 from tiltyard.evals.sets import SHIPPED, EvalSet, load_set, select
 from tiltyard.evals.users import MOST_PROMPTS, users_prompts
 from tiltyard.events.log import EventLog
+from tiltyard.events.places import keys_in, log_in
 from tiltyard.identity.canonical import Json
 
 FORMAT_HELP = "Format of the file where it is no set of tiltyard's: gsm8k, mgsm, humaneval, ifeval, mt_bench, belle, cvalues, xstest."
@@ -519,7 +520,7 @@ def _log(data: Path | None, *, create: bool = False) -> Iterator[EventLog]:
     folder = data or default_data_dir()
     if create:
         folder.mkdir(parents=True, exist_ok=True)
-    with EventLog.open(folder / "log.db", keys=folder / "keys.db", create=create) as log:
+    with EventLog.open(log_in(folder), keys=keys_in(folder), create=create) as log:
         yield log
 
 

@@ -53,6 +53,6 @@ def opened(data: Path | None, config: Path | None, *, create: bool = False) -> I
     """The log of the data directory."""
     settings = load_settings(config, data_dir=data)
     if create:
-        settings.log_path.parent.mkdir(parents=True, exist_ok=True)
-    with EventLog.open(settings.log_path, keys=settings.keys_path, create=create) as log:
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+    with EventLog.open(settings.log_place, keys=settings.keys_place, create=create) as log:
         yield log

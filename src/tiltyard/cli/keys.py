@@ -18,6 +18,7 @@ from rich.table import Table
 from tiltyard.cli.options import PlaceGroup, data_option
 from tiltyard.cli.settings import default_data_dir
 from tiltyard.events.log import EventLog
+from tiltyard.events.places import keys_in, log_in
 from tiltyard.events.schema import Credential
 from tiltyard.gateway.keyring import SCOPES, TRUSTED_S, KeyRing, NewKey, public
 
@@ -151,7 +152,7 @@ def show(made: NewKey) -> None:
 @contextmanager
 def _ring(context: click.Context, *, create: bool = False) -> Iterator[KeyRing]:
     data, log_url = context.obj
-    with EventLog.open(log_url or data / "log.db", keys=data / "keys.db", create=create) as log:
+    with EventLog.open(log_url or log_in(data), keys=keys_in(data), create=create) as log:
         yield KeyRing(log)
 
 

@@ -4,182 +4,41 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Final, TypedDict, Unpack
+from typing import Unpack
 
 import click
 from click.core import ParameterSource
 
 from tiltyard.arena import publication
-from tiltyard.arena.boards import Boards, Question, Sources, board_of_sources
-from tiltyard.arena.importing.board import DECLARED, declared_key
+from tiltyard.arena.boards import Boards, Question, board_of_sources
 from tiltyard.arena.recorded_votes import RecordedVotes
+from tiltyard.cli.leaderboard_options import (
+    Given,
+    question_of,
+    question_options,
+    source_options,
+    sources_of,
+)
 from tiltyard.cli.leaderboard_sensors import show_sensors
 from tiltyard.cli.leaderboard_tables import console_of_output, pairs_table, show, show_elo, show_history
-from tiltyard.cli.options import config_option, data_option
 from tiltyard.cli.rulesets import ruleset_of
 from tiltyard.cli.settings import Settings, load_settings
 from tiltyard.cli.vote_files import read_votes
 from tiltyard.errors import Conflict, InvalidRequest
 from tiltyard.events.log import EventLog
-from tiltyard.rating.admission import MICROSECONDS_PER_DAY, Window
-from tiltyard.rating.counts import BothBad
+from tiltyard.rating.admission import MICROSECONDS_PER_DAY
 from tiltyard.rating.elo import EloConstants, elo_spread
 from tiltyard.rating.leaderboard import Evidence, Leaderboard, lay_out
 from tiltyard.rating.matrix import win_matrix
-from tiltyard.rating.options import Rated, RatingOptions, Ties, Weight, rate, rate_over_time
-from tiltyard.rating.slices import Condition, Period, where
+from tiltyard.rating.options import Rated, rate, rate_over_time
+from tiltyard.rating.slices import Period, where
 from tiltyard.rating.votes import Unknown, Votes
 
 FILE_RULESET = "every-row-of-a-file/1"
-
-
-def question_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that decide the numbers of a board of the log."""
-    for add in reversed(_QUESTION_OPTIONS):
-        command = add(command)
-    return command
-
-
-_QUESTION_OPTIONS: Final = (
-    data_option,
-    config_option,
-    click.option("--window", default="all", show_default=True, help="'all', or the last days, such as 30d."),
-    click.option(
-        "--both-bad",
-        type=click.Choice(["tie", "drop"]),
-        default="tie",
-        show_default=True,
-        help="What a vote for 'both bad' counts as.",
-    ),
-    click.option(
-        "--minimum-votes", type=click.IntRange(1), help="Votes that a rank needs; else as in tiltyard.toml."
-    ),
-    click.option(
-        "--ties",
-        type=click.Choice(["half", "davidson"]),
-        default="half",
-        show_default=True,
-        help="Ties as half wins, or as an outcome with a strength of its own.",
-    ),
-    click.option("--anchor", metavar="MODEL=POINTS", help="Shift all ratings so that MODEL has POINTS."),
-    click.option("--confidence", type=float, default=0.95, show_default=True, help="Of every interval."),
-    click.option(
-        "--where",
-        "conditions",
-        multiple=True,
-        metavar="CONDITION",
-        help="Such as language=en or 'turns>=2'.",
-    ),
-    click.option(
-        "--weight",
-        "weights",
-        multiple=True,
-        help="inverse-probability, pair-balance, half-life=30d, voter-cap=50; several multiply.",
-    ),
-    click.option(
-        "--by-voter", is_flag=True, help="Intervals that know that one person's votes resemble each other."
-    ),
-    click.option(
-        "--control",
-        "controls",
-        multiple=True,
-        help="style, speed, left_side, or NAME for columns NAME_a and NAME_b: ratings where both sides are equal in it.",
-    ),
-    click.option(
-        "--ridge", type=float, default=0.0, show_default=True, help="1 / variance of a prior on controls."
-    ),
-    click.option(
-        "--bootstrap", type=click.IntRange(2), help="Add bootstrap intervals of so many seeded resamples."
-    ),
-    click.option(
-        "--seed",
-        type=click.IntRange(0),
-        default=0,
-        show_default=True,
-        help="Of resamples, and of Elo's orders.",
-    ),
-)
-
-
-def source_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that choose imported votes in place of the arena's own."""
-    for add in reversed(_SOURCE_OPTIONS):
-        command = add(command)
-    return command
-
-
-_SOURCE_OPTIONS: Final = (
-    click.option(
-        "--source",
-        "sources",
-        multiple=True,
-        help="Rate an imported source instead of the arena's own votes; may be given several times.",
-    ),
-    click.option(
-        "--judge", help="With --source: rate the verdicts of this judge model instead of people's votes."
-    ),
-    click.option(
-        "--same-names", is_flag=True, help="With --source: take equal names in several sources for one model."
-    ),
-)
-
-
-class Given(TypedDict):
-    """What `question_options` pass, by name."""
-
-    window: str
-    both_bad: BothBad
-    minimum_votes: int | None
-    ties: Ties
-    anchor: str | None
-    confidence: float
-    conditions: tuple[str, ...]
-    weights: tuple[str, ...]
-    by_voter: bool
-    controls: tuple[str, ...]
-    ridge: float
-    bootstrap: int | None
-    seed: int
-
-
-def question_of(settings: Settings, given: Given, *, simultaneous: bool) -> Question:
-    """Put options in one value; raises `InvalidRequest` naming the option that cannot be read."""
-    anchor = given["anchor"]
-    return Question(
-        options=RatingOptions(
-            both_bad=given["both_bad"],
-            ties=given["ties"],
-            anchor=None if anchor is None else _anchor(anchor),
-            confidence=given["confidence"],
-            conditions=tuple(Condition.parse(text) for text in given["conditions"]),
-            weights=tuple(Weight.parse(text) for text in given["weights"]),
-            by_voter=given["by_voter"],
-            controls=given["controls"],
-            ridge=given["ridge"],
-            bootstrap=given["bootstrap"] or 0,
-            seed=given["seed"],
-        ),
-        window=Window.parse(given["window"]),
-        minimum_votes=given["minimum_votes"] or settings.file.arena.minimum_votes,
-        simultaneous=simultaneous,
-    )
-
-
-def sources_of(given: Given, sources: tuple[str, ...], judge: str | None, same_names: bool) -> Sources | None:
-    """Put the source options in one value; an anchor gets the key that its name has there. Raises `InvalidRequest`."""
-    if not sources:
-        if judge is not None or same_names:
-            raise InvalidRequest(
-                "--judge and --same-names say how to read --source; give that too.", param="source"
-            )
-        return None
-    if (anchor := given["anchor"]) is not None and not anchor.startswith(DECLARED):
-        given["anchor"] = declared_key("" if same_names else sources[0], anchor)
-    return Sources(sources, judge, same_names)
 
 
 @click.group(invoke_without_command=True)
@@ -198,7 +57,7 @@ def sources_of(given: Given, sources: tuple[str, ...], judge: str | None, same_n
 @click.option(
     "--connected", is_flag=True, help="Refuse votes that fall into groups which no battle connects."
 )
-@click.option("--simultaneous", is_flag=True, help="Add rank ranges that hold for all models at once.")
+@click.option("--simultaneous", is_flag=True, help="Show rank ranges that hold for all models at once.")
 @click.option(
     "--rolling",
     type=click.IntRange(1),
@@ -261,10 +120,10 @@ def command(
     if sources and votes_file is not None:
         raise InvalidRequest("--source and --votes are two places; give one of them.", param="source")
     chosen = sources_of(given, sources, judge, same_names)
-    question = question_of(settings, given, simultaneous=simultaneous)
+    question = question_of(settings, given)
     now_us = time.time_ns() // 1000
     if chosen is not None:
-        with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
+        with EventLog.open(settings.log_place, keys=settings.keys_place, create=False) as log:
             board, rated, votes, *_ = board_of_sources(log, chosen, question)
     elif votes_file is None:
         with opened(settings) as boards:
@@ -300,7 +159,7 @@ def command(
         click.echo(json.dumps(body, ensure_ascii=False, indent=2))
         return
     console = console_of_output()
-    show(board, console, address=f"{_address(settings)}/")
+    show(board, console, address=f"{_address(settings)}/", simultaneous=simultaneous)
     if matrix is not None and pairs:
         console.print(pairs_table("least connected", matrix.worst_connected(pairs), names))
         console.print(pairs_table("most surprising", matrix.most_surprising(pairs), names))
@@ -327,7 +186,7 @@ def publish(
     """
     settings = load_settings(config, data_dir=data)
     chosen = sources_of(given, sources, judge, same_names)
-    question = question_of(settings, given, simultaneous=True)
+    question = question_of(settings, given)
     with opened(settings) as boards:
         board = (
             boards.ask(question, now_us=time.time_ns() // 1000)
@@ -378,7 +237,7 @@ def _address(settings: Settings) -> str:
 @contextmanager
 def opened(settings: Settings) -> Iterator[Boards]:
     """Open the log for boards; a data directory without one is an error that says what to do."""
-    with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
+    with EventLog.open(settings.log_place, keys=settings.keys_place, create=False) as log:
         yield Boards(RecordedVotes(log, ruleset_of(settings)))
 
 
@@ -430,14 +289,3 @@ def parse_constants(text: str) -> EloConstants:
             param="elo-constants",
         )
     return EloConstants(**given)
-
-
-def _anchor(text: str) -> tuple[str, float]:
-    name, _, points = text.rpartition("=")
-    try:
-        return name, float(points)
-    except ValueError:
-        raise InvalidRequest(
-            f"the anchor is {text[:80]!r}; write MODEL=POINTS, such as mixtral-8x7b-instruct-v0.1=1114.",
-            param="anchor",
-        ) from None

@@ -24,7 +24,7 @@ from tiltyard.web.sensors import headings, to_json
 
 def show_sensors(settings: Settings, board: Leaderboard, as_json: bool) -> None:
     """Print the rows of a leaderboard of the log, with all that was measured on the same identities."""
-    with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
+    with EventLog.open(settings.log_place, keys=settings.keys_place, create=False) as log:
         measured = Measurements(log, costs=settings.file.costs).measured(time.time_ns() // 1000)
         rows = sensor_rows(board, measured, gathered(result_sources(log)))
     if as_json:

@@ -157,14 +157,14 @@ def _found(details: Mapping[str, Json]) -> list[str]:
     return lines
 
 
-def show(board: Leaderboard, console: Console, *, address: str) -> None:
-    """Print a leaderboard as a table with its method under it."""
+def show(board: Leaderboard, console: Console, *, address: str, simultaneous: bool = False) -> None:
+    """Print a leaderboard as a table with its method under it; `simultaneous` adds ranges for all models at once."""
     if not board.votes:
         console.print(
             f"No votes yet. Run `tiltyard up`, open {address} and compare two answers.", highlight=False
         )
     if board.rows:
-        console.print(_table(board.rows, console.width, board.ratings.confidence))
+        console.print(_table(board.rows, console.width, board.ratings.confidence, together=simultaneous))
     ratings, evidence = board.ratings, board.evidence
     notes = [
         (row.model.name, note) for row in board.rows for note in row.notes if not note.startswith("needs ")
@@ -188,13 +188,12 @@ def show(board: Leaderboard, console: Console, *, address: str) -> None:
     console.print(Text("\n".join(lines), "dim"))
 
 
-def _table(rows: tuple[LeaderboardRow, ...], width: int, confidence: float) -> Table:
+def _table(rows: tuple[LeaderboardRow, ...], width: int, confidence: float, *, together: bool) -> Table:
     # A narrow terminal loses columns from the right, never digits.
     headings = ("rating", f"±{confidence:.0%}", "votes", "W / L / T", "both bad")[: 5 if width >= 100 else 3]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     table.add_column("rank", justify="right", no_wrap=True)
     table.add_column("range", justify="right", no_wrap=True, style="dim")
-    together = any(row.ranks_simultaneous for row in rows)
     if together:
         table.add_column("at once", justify="right", no_wrap=True, style="dim")
     table.add_column("model", overflow="ellipsis", no_wrap=True, min_width=12)

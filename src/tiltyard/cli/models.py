@@ -16,6 +16,7 @@ from tiltyard.cli.quality import Quality, bundled_text, qualities, read_text
 from tiltyard.cli.settings import Settings, load_settings
 from tiltyard.errors import DigestMismatch, NotFound
 from tiltyard.events.log import EventLog
+from tiltyard.events.places import is_there
 from tiltyard.events.schema import IdentityRegistered
 from tiltyard.identity.canonical import Digest, Json
 from tiltyard.identity.declaration import ModelDeclaration
@@ -239,9 +240,9 @@ def _identity(settings: Settings, name: str) -> KnownIdentity:
 
 def _last_deployment(settings: Settings, name: str | None, behaviour: Digest) -> Deployment | None:
     """Return how an identity was served last, as the log tells."""
-    if not settings.log_path.exists():
+    if not is_there(settings.log_place):
         return None
-    with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
+    with EventLog.open(settings.log_place, keys=settings.keys_place, create=False) as log:
         for event in log.read(types=[IdentityRegistered], subject=name, newest_first=True):
             if isinstance(event.data, IdentityRegistered) and event.data.behaviour == behaviour:
                 return event.data.deployment_manifest

@@ -167,5 +167,5 @@ def last_release(log: EventLog, alias: str) -> ReleaseState:
 def opened(context: click.Context) -> Iterator[tuple[Settings, EventLog]]:
     """The settings and the log."""
     settings, log_url = context.obj
-    with EventLog.open(log_url or settings.log_path, keys=settings.keys_path, create=False) as log:
+    with EventLog.open(log_url or settings.log_place, keys=settings.keys_place, create=False) as log:
         yield settings, log

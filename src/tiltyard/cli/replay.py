@@ -55,13 +55,13 @@ def command(
     if name == "leaderboard":
         if digest is None:
             raise click.UsageError("name the leaderboard: tiltyard replay leaderboard DIGEST")
-        with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
+        with EventLog.open(settings.log_place, keys=settings.keys_place, create=False) as log:
             board = publication.replay(log, digest)
         show_board(board, as_json)
         sys.exit(0 if board.difference is None else 3)
     if digest is not None:
         raise click.UsageError(f"got a second name, {digest!r}; only a leaderboard's digest follows a word")
-    with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
+    with EventLog.open(settings.log_place, keys=settings.keys_place, create=False) as log:
         replayer = Replayer(
             log,
             IdentityStore(settings.identity_dir),
@@ -93,7 +93,9 @@ def show(outcome: Outcome, as_json: bool) -> None:
         click.echo(orjson.dumps(fields))
         return
     verdict = "identical" if outcome.identical else f"differs: {outcome.difference}"
-    click.echo(f"{outcome.generation}  {outcome.identity}  {outcome.tokens} tokens  {verdict}")
+    click.echo(
+        f"{outcome.generation}  {outcome.identity}  {outcome.tokens} tokens  {verdict}  (words {outcome.words})"
+    )
 
 
 def show_board(board: publication.ReplayedBoard, as_json: bool) -> None:

@@ -30,7 +30,7 @@ def command(
     In the middle of a release, that is production as it was before, and the release ends.
     """
     settings = load_settings(config, data_dir=data)
-    with EventLog.open(log_url or settings.log_path, keys=settings.keys_path, create=False) as log:
+    with EventLog.open(log_url or settings.log_place, keys=settings.keys_place, create=False) as log:
         split = roll_back(log, alias, by=whoami(), why=why, to_file=to_file)
     to = split.arms[0].identity if split.arms else "what tiltyard.toml says"
     click.echo(

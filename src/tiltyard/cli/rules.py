@@ -205,5 +205,5 @@ def _points(rating: float | None) -> str:
 
 @contextmanager
 def _votes(settings: Settings) -> Iterator[RecordedVotes]:
-    with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
+    with EventLog.open(settings.log_place, keys=settings.keys_place, create=False) as log:
         yield RecordedVotes(log, ruleset_of(settings))

@@ -20,7 +20,9 @@ from starlette.types import ASGIApp
 
 from tiltyard import __version__
 from tiltyard.cli.address import OneAddress, is_loopback, is_wildcard, listen, refuse_strangers
+from tiltyard.cli.launching import Rolls, autoscaler_of, launcher_of, replicas_at_start, waiting_room
 from tiltyard.cli.progress import progress_on
+from tiltyard.cli.screening import screens
 from tiltyard.cli.settings import Settings
 from tiltyard.cli.workers import (
     check_machine,
@@ -32,9 +34,9 @@ from tiltyard.cli.workers import (
 from tiltyard.client import ModelClient
 from tiltyard.errors import ConfigurationError
 from tiltyard.events.log import EventLog
-from tiltyard.fleet.launcher import LocalLauncher
+from tiltyard.events.places import is_there
 from tiltyard.fleet.membership import Membership
-from tiltyard.fleet.process import LaunchProgress
+from tiltyard.fleet.place import LaunchProgress
 from tiltyard.fleet.records import FleetRecorder
 from tiltyard.fleet.registry import Registry
 from tiltyard.gateway.app import create_gateway
@@ -92,7 +94,7 @@ def serve(settings: Settings, *, host: str | None, port: int | None, make_pages:
             paths = fetch_models(settings, progress_on())
             specs = worker_specs(settings, paths)
             with (
-                EventLog.open(settings.log_path, keys=settings.keys_path) as log,
+                EventLog.open(settings.log_place, keys=settings.keys_place) as log,
                 asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
             ):
                 runner.run(serve_until_told(settings, log, listener, specs, make_pages))
@@ -104,8 +106,8 @@ def check_exposure(settings: Settings, host: str, *, said_by: str) -> None:
     server = settings.file.server
     if is_loopback(host) or server.require_keys or server.serve_without_keys:
         return
-    if settings.log_path.is_file():
-        with EventLog.open(settings.log_path, keys=settings.keys_path, create=False) as log:
+    if is_there(settings.log_place):
+        with EventLog.open(settings.log_place, keys=settings.keys_place, create=False) as log:
             if log.api_keys():
                 return
     raise refuse_strangers(host, said_by=said_by)
@@ -127,7 +129,8 @@ async def serve_until_told(
     hosts = (*server_settings.hosts, *(() if is_wildcard(host) else (host,)))
     house_key = secrets.token_urlsafe(32)
     told = asyncio.Event()
-    with told_by_signals(told) as again:
+    keeping: list[asyncio.Task[None]] = []
+    with told_by_signals(told) as again, Rolls() as rolls:
         registry = Registry()
         recorder = FleetRecorder(log)
         registry.before_serving = recorder.joined
@@ -140,14 +143,8 @@ async def serve_until_told(
             if server_settings.tls_cert
             else None,
         )
-        launcher = LocalLauncher(
-            registry,
-            run_directory=settings.data_dir / "run",
-            recorder=recorder,
-            report=StartReport().show,
-        )
-        following: asyncio.Task[None] | None = None
-        start = asyncio.create_task(launcher.start(specs))
+        launcher = launcher_of(settings, registry, recorder=recorder, report=StartReport().show)
+        start = asyncio.create_task(launcher.start(specs, replicas_at_start(settings)))
         stop = asyncio.create_task(told.wait())
         await asyncio.wait({start, stop}, return_when=asyncio.FIRST_COMPLETED)
         try:
@@ -158,7 +155,7 @@ async def serve_until_told(
             start.result()
             membership.look(log)
             await registry.refresh()
-            following = asyncio.create_task(membership.watch(log))
+            keeping.append(asyncio.create_task(membership.watch(log)))
             show_workers(registry)
             router = Router(
                 registry,
@@ -166,6 +163,7 @@ async def serve_until_told(
                 sticky=settings.file.router.sticky_sessions,
                 gate_tokens=settings.file.router.gate_tokens,
             )
+            waiting = waiting_room(settings, registry, launcher)
             pages = (
                 make_pages(Running(settings, log, registry, client, LOOPBACK_NAMES | set(hosts)))
                 if make_pages
@@ -181,6 +179,8 @@ async def serve_until_told(
                 require_keys=server_settings.require_keys,
                 house_key=house_key,
                 collectors=() if pages is None else pages.state.collectors,
+                screens=screens(settings),
+                waiting=waiting,
             )
             app = OneAddress(gateway, pages)
             server = Server(
@@ -188,6 +188,9 @@ async def serve_until_told(
                 gateway.state.answering,
             )
             serving = asyncio.create_task(server.serve(sockets=[listener]))
+            scaler = autoscaler_of(settings, launcher, router, waiting, membership.members)
+            keeping.append(asyncio.create_task(scaler.watch()))
+            rolls.begin(launcher, settings.file.server.drain_seconds, say)
             closed = server_settings.require_keys or bool(log.api_keys())
             show_doors(settings, url, arena=pages is not None, closed=closed)
             await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -205,8 +208,9 @@ async def serve_until_told(
                 await asyncio.wait({serving}, timeout=HANG_UP_EVERY_S)
             await serving
         finally:
-            if following is not None:
-                following.cancel()
+            for task in keeping:
+                task.cancel()
+            await rolls.aclose()
             await launcher.stop(drain_s=5.0)
             await client.aclose()
             await registry.aclose()

@@ -127,5 +127,5 @@ def _terms(name: str, in_log: dict[str, TenantTerms], settings: Settings) -> tup
 @contextmanager
 def _opened(context: click.Context) -> Iterator[tuple[Settings, EventLog]]:
     settings, log_url = context.obj
-    with EventLog.open(log_url or settings.log_path, keys=settings.keys_path) as log:
+    with EventLog.open(log_url or settings.log_place, keys=settings.keys_place) as log:
         yield settings, log

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from tiltyard.evals.item import Item
-from tiltyard.evals.language import UNDETERMINED, language_of
 from tiltyard.rating.category import category_of
+from tiltyard.rating.language import UNDECIDED, language_of
 from tiltyard.rating.paired import mean_score
 
 LEAST_GAP: Final = 0.03
@@ -108,7 +108,7 @@ def traits_of(prompt: str) -> dict[str, str]:
 def _row(slice_: tuple[str, str], asked: int, prompts: int, has: int, items: int) -> DriftRow:
     users, own = asked / prompts, has / items
     share = mean_score([1.0] * asked + [0.0] * (prompts - asked), [str(number) for number in range(prompts)])
-    known = slice_[1] not in (UNDETERMINED, "other")  # nobody can write items of an unknown kind
+    known = slice_[1] not in (UNDECIDED, "other")  # nobody can write items of an unknown kind
     lacking = known and users - own >= LEAST_GAP and share.lower > own and users < 1
     # With k more items of this slice alone: (has + k) / (items + k) = users.
     to_add = math.ceil((users * items - has) / (1 - users)) if lacking else 0

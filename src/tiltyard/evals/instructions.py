@@ -14,7 +14,7 @@ from typing import Final, cast
 
 from pydantic import JsonValue
 
-from tiltyard.evals.language import is_written_in
+from tiltyard.rating.language import is_written_in
 
 Arguments = Mapping[str, JsonValue]
 Rule = Callable[[str, Arguments], bool]

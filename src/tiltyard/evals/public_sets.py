@@ -26,9 +26,9 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from tiltyard.evals.language import language_of
 from tiltyard.evals.sets import SHIPPED, BadSet, EvalSet, load_set, read_item
 from tiltyard.identity.canonical import Json
+from tiltyard.rating.language import language_of
 
 Record = Mapping[str, Json]
 

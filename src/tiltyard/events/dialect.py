@@ -79,6 +79,14 @@ class Database(ABC):
         return StorageFailed(f"{self.name} refused: {reason}. {self._advice(reason)}")
 
     @abstractmethod
+    def refuse_to_be_made(self) -> None:
+        """Raise `ConfigurationError` where opening would make an empty database that nobody asked for."""
+
+    @abstractmethod
+    def sweep(self, table: Table) -> None:
+        """Take away what an update of the table has left of the old values."""
+
+    @abstractmethod
     def create(self, metadata: MetaData, append_only: tuple[str, ...] = ()) -> None:
         """Create what is not there yet; tables named in `append_only` refuse UPDATE and DELETE."""
 
@@ -128,8 +136,16 @@ class SqliteDatabase(Database):
         finally:
             os.close(directory)
 
-    def empty_write_ahead_log(self) -> None:
-        """Move everything into the database file and shorten the write-ahead log to nothing."""
+    def refuse_to_be_made(self) -> None:
+        """Raise `ConfigurationError` where there is no file."""
+        if not self.path.is_file():
+            raise ConfigurationError(
+                f"there is no {self.path}; name the data directory with --data or TILTYARD_DATA_DIR, "
+                "or start tiltyard once to make it"
+            )
+
+    def sweep(self, table: Table) -> None:
+        """Move everything into the database file (overwritten values are zeros there) and empty the write-ahead log."""
         try:
             with self._raw() as raw:
                 raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -196,6 +212,17 @@ class PostgresDatabase(Database):
                 "install tiltyard[postgres]"
             ) from error
         super().__init__(parsed.render_as_string(hide_password=True), engine)
+
+    def refuse_to_be_made(self) -> None:
+        """Nothing to do: a server makes no database by being asked for one."""
+
+    def sweep(self, table: Table) -> None:
+        """Vacuum the table: pages are rewritten without the old rows."""
+        try:
+            with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                connection.exec_driver_sql(f"VACUUM (FULL) {table.name}")
+        except SQLAlchemyError as error:
+            raise self.storage_failed(error) from error
 
     def create(self, metadata: MetaData, append_only: tuple[str, ...] = ()) -> None:
         """Create tables and triggers; safe when several processes do it at once."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from sqlalchemy import insert, select
 
 from tiltyard.errors import ConfigurationError
-from tiltyard.events.dialect import Database, SqliteDatabase
+from tiltyard.events.dialect import Database
 from tiltyard.events.ids import new_id
 from tiltyard.events.master_key import MasterKey
 from tiltyard.events.tables import (
@@ -44,7 +44,7 @@ def prepare_log(database: Database) -> str:
     return facts["log_id"]
 
 
-def prepare_keys(database: SqliteDatabase, master: MasterKey, key_file: Path) -> None:
+def prepare_keys(database: Database, master: MasterKey, key_file: Path) -> None:
     """Make the keys' tables if there are none; raises `ConfigurationError` under another master key."""
     if not database.has(key_info):
         database.create(keys_metadata)

@@ -21,6 +21,7 @@ from tiltyard.events.schema import (
     GenerationFinished,
     IdentityRegistered,
     VoteCast,
+    VoteWithdrawn,
 )
 from tiltyard.events.tables import (
     api_keys,
@@ -150,7 +151,7 @@ class VotePositions(NamedTuple):
     """How far the table of votes follows the log."""
 
     log_sequence: int
-    """Newest vote among the events; 0 without one."""
+    """Newest vote among the events that was not withdrawn; 0 without one."""
     projection_sequence: int
     """Newest vote in the table."""
     in_log: int
@@ -256,8 +257,11 @@ class Queries(ImportQueries):
             return [VoteRow(**row) for row in rows]
 
     def vote_positions(self) -> VotePositions:
-        """Compare the table of votes with the events; both are of one moment."""
-        logged = select(func.max(events.c.sequence), func.count()).where(events.c.type == VoteCast.TYPE)
+        """Compare the table of votes with the votes in the log that stand; both are of one moment."""
+        withdrawn = select(events.c.subject).where(events.c.type == VoteWithdrawn.TYPE)
+        logged = select(func.max(events.c.sequence), func.count()).where(
+            events.c.type == VoteCast.TYPE, events.c.subject.not_in(withdrawn)
+        )
         kept = select(func.max(votes.c.sequence), func.count()).select_from(votes)
         with self._database.reading() as connection:
             newest, in_log = connection.execute(logged).one()

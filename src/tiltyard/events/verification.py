@@ -10,7 +10,7 @@ from sqlalchemy import delete, func, insert, select, update
 
 from tiltyard.errors import ContentMissing, InvalidRequest, LogTampered, StorageFailed
 from tiltyard.events.committer import newest_seal
-from tiltyard.events.dialect import Database, SqliteDatabase
+from tiltyard.events.dialect import Database
 from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.queries import envelope_columns, stored_event
 from tiltyard.events.schema import ContentRef, EventData
@@ -83,7 +83,7 @@ class VerifyReport:
 class HeadKeeper:
     """Keeps a log's newest seal in the keys' database, where whoever shortens the log may not reach."""
 
-    def __init__(self, keys: SqliteDatabase, database: Database, log_id: str, sealer: Sealer) -> None:
+    def __init__(self, keys: Database, database: Database, log_id: str, sealer: Sealer) -> None:
         self._keys = keys
         self._database = database
         self._log_id = log_id

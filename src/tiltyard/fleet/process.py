@@ -4,48 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
+import sys
 import time
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 
-from tiltyard.errors import ConfigurationError, UpstreamFailed
+from tiltyard.errors import ConfigurationError
+from tiltyard.fleet.place import LaunchProgress, Ready, WorkerFailed
 from tiltyard.wire.worker import WorkerSpec
 
+COMMAND = (sys.executable, "-m", "tiltyard.worker")
 POLL_S = 0.05
 TAIL_BYTES = 4096
 MALLOC_ARENAS = "2"
 """glibc would give each thread of a worker a heap of its own, and keep what is freed in it."""
 TERMINATE_S = 5.0
 """How long a worker that was told to end may take before it is killed."""
-
-
-class WorkerFailed(UpstreamFailed):
-    """A worker did not start, with its own last words."""
-
-    default_code = "worker_failed"
-
-
-@dataclass(frozen=True)
-class LaunchProgress:
-    """How far a starting worker is."""
-
-    worker: str
-    seconds: float
-    line: str
-    """The newest line of its log."""
-
-
-@dataclass(frozen=True)
-class Ready:
-    """What the worker wrote into its ready file."""
-
-    url: str
-    load_ms: float
 
 
 class WorkerProcess:
@@ -119,6 +98,21 @@ class WorkerProcess:
             except TimeoutError:
                 continue
 
+    async def kill(self) -> None:
+        """End it now, even if it is stopped or hangs."""
+        if self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
+    def memory_bytes(self) -> int | None:
+        """Memory of its own (`RssAnon`): weights that are mapped from a file are the page cache's."""
+        try:
+            status = Path(f"/proc/{self._process.pid}/status").read_text()
+        except OSError:  # it has ended, or this system has no /proc
+            return None
+        found = re.search(r"^RssAnon:\s+(\d+) kB$", status, re.MULTILINE)
+        return None if found is None else int(found[1]) << 10
+
     def last_line(self) -> str:
         """The newest line of the log that is not empty."""
         lines = self._tail()
@@ -139,6 +133,18 @@ class WorkerProcess:
         except FileNotFoundError:  # somebody tidied up; the worker itself is not to blame
             return []
         return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+class ThisMachine:
+    """The place of workers that are processes beside ours."""
+
+    def __init__(self, run_directory: Path, command: Sequence[str] = COMMAND) -> None:
+        self._run_directory = run_directory
+        self._command = tuple(command)
+
+    async def start(self, spec: WorkerSpec) -> WorkerProcess:
+        """Start one; raises `ConfigurationError` when that cannot be done."""
+        return await WorkerProcess.start(spec, self._command, self._run_directory)
 
 
 def _write_spec(spec: WorkerSpec, run_directory: Path) -> Path:

@@ -6,6 +6,7 @@ leaderboard's digest: two boards of other options are never one board.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -185,6 +186,21 @@ class Rated(NamedTuple):
     """Coefficients, tie strength, effective votes and voters, as far as the options gave them."""
     tie_strength: float = 0.0
     """Davidson's nu, as `win_matrix` takes it; 0 with ties as half wins."""
+
+
+def anchor_of(text: str) -> tuple[str, float]:
+    """Read `MODEL=POINTS`; raises `InvalidRequest` naming `anchor`."""
+    name, _, points = text.rpartition("=")
+    try:
+        number = float(points)
+    except ValueError:
+        number = math.nan
+    if not name or not math.isfinite(number):
+        raise InvalidRequest(
+            f"the anchor is {text[:80]!r}; write MODEL=POINTS, such as mixtral-8x7b-instruct-v0.1=1114.",
+            param="anchor",
+        )
+    return name, number
 
 
 def expanded(controls: tuple[str, ...]) -> tuple[str, ...]:

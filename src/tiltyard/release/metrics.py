@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 from tiltyard.arena.slices import slice_of
 from tiltyard.events.schema import GenerationFinished
+from tiltyard.rating.refusal import refuses
 from tiltyard.release.plan import Prices, Slice
-from tiltyard.release.refusals import is_refusal
 
 FAILED = frozenset({"failed", "deadline"})
 
@@ -55,7 +55,7 @@ _VALUES: Mapping[str, Callable[[Sample], float | None]] = MappingProxyType(
         "truncation_rate": lambda s: _whole(
             s, float(any(choice.finish_reason == "length" for choice in s.event.choices))
         ),
-        "refusal_rate": lambda s: None if s.answer is None else _whole(s, float(is_refusal(s.answer))),
+        "refusal_rate": lambda s: None if s.answer is None else _whole(s, float(refuses(s.answer))),
         "time_to_first_token": lambda s: s.event.time_to_first_token_ms,
         "per_token": _per_token,
         "total": lambda s: _whole(s, s.event.total_ms),

@@ -13,7 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tiltyard.arena.health import STATES, ArenaHealth, Health
+from tiltyard.arena.health import ArenaHealth, Health
+from tiltyard.arena.health_checks import STATES
 from tiltyard.errors import StorageFailed
 from tiltyard.rating.shares import Share
 from tiltyard.telemetry.arena_metrics import MAX_MODELS, ArenaMetrics

@@ -21,6 +21,7 @@ from starlette.routing import Route
 
 from tiltyard.arena import publication
 from tiltyard.arena.boards import Board, Boards, History
+from tiltyard.arena.imported_boards import ImportedBoards
 from tiltyard.arena.publication import Published
 from tiltyard.errors import Conflict, InvalidRequest, NotFound, StorageFailed
 from tiltyard.events.envelope import format_time
@@ -93,6 +94,7 @@ class LeaderboardPages:
 
     def __init__(self, boards: Boards, publish: Publish | None, clock_us: Callable[[], int]) -> None:
         self._boards = boards
+        self._imported = ImportedBoards(boards.recorded.log)
         self._log = boards.recorded.log
         self._default = LeaderboardQuery.default(boards.minimum_votes)
         self._publish = publish
@@ -119,7 +121,9 @@ class LeaderboardPages:
     async def history(self, request: Request) -> Response:
         """Answer `GET /api/leaderboard/history`: ratings of rolling windows."""
         query = self._parse(request)
-        history = await run_in_threadpool(self._boards.history, query.question, now_us=self._clock_us())
+        history = await run_in_threadpool(self._history, query, self._clock_us())
+        if history is None:
+            raise InvalidRequest("these votes have no times, so they have no history.", param="source")
         body = await run_in_threadpool(history_body, history)
         return Response(
             orjson.dumps(body), media_type="application/json", headers={"cache-control": "no-store"}
@@ -129,8 +133,8 @@ class LeaderboardPages:
         """Answer `GET /leaderboard/history.svg`: the same parameters, and `theme`, `size`, `v`."""
         query, drawing = self._parse(request, "theme", "size", "v"), _Drawing.of(request)
         now_us = self._clock_us()
-        history = await run_in_threadpool(self._boards.history, query.question, now_us=now_us)
-        if len(history.windows) < 2:
+        history = await run_in_threadpool(self._history, query, now_us)
+        if history is None or len(history.windows) < 2:
             raise NotFound("ratings over time need votes of more days than one window has")
         board = (await self._ask(query, now_us)).leaderboard
         lines = lines_of(history, board.rows, board.minimum_votes)
@@ -171,7 +175,15 @@ class LeaderboardPages:
             return Shown(plain, await self._ask(plain, now_us), now_us, told(error))
 
     async def _ask(self, query: LeaderboardQuery, now_us: int) -> Board:
+        if query.sources is not None:
+            return await run_in_threadpool(self._imported.ask, query.sources, query.question)
         return await run_in_threadpool(self._boards.ask, query.question, now_us=now_us)
+
+    def _history(self, query: LeaderboardQuery, now_us: int) -> History | None:
+        """Ratings over time; `None` where the votes have no times. Blocks."""
+        if query.sources is not None:
+            return self._imported.history(query.sources, query.question)
+        return self._boards.history(query.question, now_us=now_us)
 
     async def _find(self, request: Request) -> Published:
         return await run_in_threadpool(publication.find, self._log, request.path_params["digest"])
@@ -200,7 +212,7 @@ class LeaderboardPages:
     def _view(self, shown: Shown) -> LeaderboardView:
         history = None
         try:
-            history = self._boards.history(shown.query.question, now_us=shown.now_us)
+            history = self._history(shown.query, shown.now_us)
         except InvalidRequest as error:
             # Some window has too few votes for a control: the board stands, only its past cannot be drawn.
             _logger.info("no ratings over time for %s: %s", shown.query, error.message)
@@ -211,6 +223,7 @@ class LeaderboardPages:
             now_us=shown.now_us,
             history=history,
             refused=shown.refused,
+            sources=self._imported.sources(),
         )
 
     async def _answer_frozen(self, request: Request, query: LeaderboardQuery, form: Format) -> Response:
@@ -242,7 +255,8 @@ class LeaderboardPages:
     async def _publish_new(self, shown: Shown) -> str | None:
         """Append the event of a new board of the default settings; return why not, if the log refused."""
         board, now_us = shown.board.leaderboard, shown.now_us
-        if self._publish is None or not board.votes or shown.query.question != self._default.question:
+        usual = shown.query.sources is None and shown.query.question == self._default.question
+        if self._publish is None or not board.votes or not usual:
             return None
         if self._published is None:
             newest = await run_in_threadpool(publication.newest, self._log)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from tiltyard.arena.troubles import to_tell
+from tiltyard.arena.saying import to_tell
 from tiltyard.rating.leaderboard import LeaderboardRow
 from tiltyard.web.leaderboard_query import LeaderboardQuery, SortKey
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from tiltyard.arena.boards import LENGTH, Board
-from tiltyard.arena.language import UNDECIDED
+from tiltyard.arena.imported_boards import ImportedSource
 from tiltyard.rating.category import OTHER
+from tiltyard.rating.language import UNDECIDED
 from tiltyard.rating.slices import Condition
-from tiltyard.web.languages import gettext
+from tiltyard.web.languages import gettext, number_in_words
 from tiltyard.web.leaderboard_query import LeaderboardQuery
 
 LANGUAGES: Final = {
@@ -78,35 +80,67 @@ def category_names() -> dict[str, str]:
     }
 
 
-def pickers_of(board: Board, query: LeaderboardQuery, default: LeaderboardQuery, page: str) -> list[Picker]:
+def pickers_of(
+    board: Board,
+    query: LeaderboardQuery,
+    default: LeaderboardQuery,
+    page: str,
+    sources: Sequence[ImportedSource] = (),
+) -> list[Picker]:
     """Make the rows of choices for the votes there are: a language that nobody wrote is not offered."""
+    made = _Pickers(board, query, default, page)
+    rows = (
+        made.whose(sources),
+        made.windows(),
+        made.languages(),
+        made.categories(),
+        made.turns(),
+        made.lengths(),
+        made.controls(),
+        made.both_bad(),
+        made.intervals(),
+    )
+    return [row for row in rows if row is not None]
 
-    def link(label: str, target: LeaderboardQuery, current: bool | None = None, lang: str = "") -> Link:
-        return Link(
-            label, target.address(page, default), target == query if current is None else current, lang
-        )
 
-    def on(trait: str) -> tuple[str, ...]:
-        return tuple(text for text in query.where if Condition.parse(text).trait == trait)
+class _Pickers:
+    """A row each; `None` where these votes do not know what the row asks."""
 
-    def slices(label: str, trait: str, choices: list[tuple[str, str, str]]) -> Picker:
-        everything = link(gettext("all"), query.sliced(trait), not on(trait))
+    def __init__(self, board: Board, query: LeaderboardQuery, default: LeaderboardQuery, page: str) -> None:
+        self._votes = board.votes
+        self._query = query
+        self._default = default
+        self._page = page
+
+    def whose(self, sources: Sequence[ImportedSource]) -> Picker | None:
+        """This arena's votes or those of an imported source."""
+        chosen = self._query.source
+        offered = [one for one in sources if one.votes or one.name in chosen]
+        if not offered:
+            return None
         return Picker(
-            label,
+            gettext("Whose votes"),
             [
-                everything,
+                self._link(gettext("this arena’s"), self._default, not chosen),
                 *(
-                    link(name, query.sliced(trait, condition), on(trait) == (condition,), lang)
-                    for name, condition, lang in choices
+                    self._link(
+                        f"{one.name} ({number_in_words(one.votes)})",
+                        replace(self._default, source=(one.name,)),
+                        chosen == (one.name,),
+                    )
+                    for one in offered
                 ),
             ],
         )
 
-    pickers = [
-        Picker(
+    def windows(self) -> Picker | None:
+        """How long ago."""
+        if self._votes.time_us is None:
+            return None
+        return Picker(
             gettext("Votes from"),
             [
-                link(label, replace(query, window=window))
+                self._link(label, replace(self._query, window=window))
                 for label, window in (
                     (gettext("All time"), "all"),
                     (gettext("Last 90 days"), "90d"),
@@ -115,70 +149,116 @@ def pickers_of(board: Board, query: LeaderboardQuery, default: LeaderboardQuery,
                 )
             ],
         )
-    ]
-    languages, counts = np.unique(board.votes.traits["language"], return_counts=True)
-    order = np.argsort(-counts, kind="stable")[:_MOST_LANGUAGES].tolist()
-    named = [str(languages[place]) for place in order]
-    if set(named) - {UNDECIDED} or on("language"):
+
+    def languages(self) -> Picker | None:
+        """In which language the voter wrote, the most frequent first."""
+        counts = self._counts("language")[:_MOST_LANGUAGES]
+        if not {tag for tag, _ in counts} - {UNDECIDED} and not self._on("language"):
+            return None
         choices = [
-            (f"{_name(tag)} ({counts[place]:,})", f"language={tag}", _lang(tag))
-            for tag, place in zip(named, order, strict=True)
+            (f"{_name(tag)} ({number_in_words(count)})", f"language={tag}", _lang(tag))
+            for tag, count in counts
         ]
-        pickers.append(slices(gettext("Language"), "language", choices))
-    kinds, counts = np.unique(board.votes.traits["category"], return_counts=True)
-    if set(kinds.tolist()) - {OTHER} or on("category"):
-        named_kinds = category_names()
+        return self._slices(gettext("Language"), "language", choices)
+
+    def categories(self) -> Picker | None:
+        """What kind of question it was, the most frequent first."""
+        counts = self._counts("category")
+        if not {kind for kind, _ in counts} - {OTHER} and not self._on("category"):
+            return None
+        names = category_names()
         choices = [
-            (
-                f"{named_kinds.get(str(kinds[at]), str(kinds[at]))} ({counts[at]:,})",
-                f"category={kinds[at]}",
-                "",
-            )
-            for at in np.argsort(-counts, kind="stable").tolist()
+            (f"{names.get(kind, kind)} ({number_in_words(count)})", f"category={kind}", "")
+            for kind, count in counts
         ]
-        pickers.append(slices(gettext("Kind of question"), "category", choices))
-    pickers += [
-        slices(
-            gettext("Turns"),
-            "turns",
-            [(gettext("one"), "turns=1", ""), (gettext("two or more"), "turns>=2", "")],
-        ),
-        slices(
+        return self._slices(gettext("Kind of question"), "category", choices)
+
+    def turns(self) -> Picker | None:
+        """How often the voter asked."""
+        if "turns" not in self._votes.traits:
+            return None
+        choices = [(gettext("one"), "turns=1", ""), (gettext("two or more"), "turns>=2", "")]
+        return self._slices(gettext("Turns"), "turns", choices)
+
+    def lengths(self) -> Picker | None:
+        """How long the answers were; only the log's own answers can be measured."""
+        if self._query.source and LENGTH not in self._votes.traits:
+            return None
+        return self._slices(
             gettext("Answers"),
             LENGTH,
             [
                 (gettext("under %(number)s tokens", number=LONG), f"{LENGTH}<{LONG}", ""),
                 (gettext("%(number)s tokens and more", number=LONG), f"{LENGTH}>={LONG}", ""),
             ],
-        ),
-        Picker(
+        )
+
+    def controls(self) -> Picker:
+        """What to hold equal."""
+        offered = [(gettext("side"), "left_side")]
+        if not self._query.source:
+            offered.insert(0, (gettext("speed"), "speed"))
+        if not self._query.source or "length_a" in self._votes.traits:
+            offered.insert(0, (gettext("style"), "style"))
+        return Picker(
             gettext("At equal"),
             [
-                link(label, query.toggled(control), control in query.control)
-                for label, control in (
-                    (gettext("style"), "style"),
-                    (gettext("speed"), "speed"),
-                    (gettext("side"), "left_side"),
-                )
+                self._link(label, self._query.toggled(control), control in self._query.control)
+                for label, control in offered
             ],
             toggles=True,
-        ),
-        Picker(
+        )
+
+    def both_bad(self) -> Picker:
+        """What a vote for neither means."""
+        return Picker(
             gettext("“Both bad” votes"),
             [
-                link(gettext("count as ties"), replace(query, both_bad="tie")),
-                link(gettext("leave out"), replace(query, both_bad="drop")),
+                self._link(gettext("count as ties"), replace(self._query, both_bad="tie")),
+                self._link(gettext("leave out"), replace(self._query, both_bad="drop")),
             ],
-        ),
-        Picker(
+        )
+
+    def intervals(self) -> Picker | None:
+        """Whether votes of one voter are taken as independent."""
+        if self._votes.voter is None:
+            return None
+        return Picker(
             gettext("Intervals"),
             [
-                link(gettext("by vote"), replace(query, by_voter=False)),
-                link(gettext("by voter"), replace(query, by_voter=True)),
+                self._link(gettext("by vote"), replace(self._query, by_voter=False)),
+                self._link(gettext("by voter"), replace(self._query, by_voter=True)),
             ],
-        ),
-    ]
-    return pickers
+        )
+
+    def _link(
+        self, label: str, target: LeaderboardQuery, current: bool | None = None, lang: str = ""
+    ) -> Link:
+        is_current = target == self._query if current is None else current
+        return Link(label, target.address(self._page, self._default), is_current, lang)
+
+    def _slices(self, label: str, trait: str, choices: list[tuple[str, str, str]]) -> Picker:
+        on, query = self._on(trait), self._query
+        return Picker(
+            label,
+            [
+                self._link(gettext("all"), query.sliced(trait), not on),
+                *(
+                    self._link(name, query.sliced(trait, condition), on == (condition,), lang)
+                    for name, condition, lang in choices
+                ),
+            ],
+        )
+
+    def _on(self, trait: str) -> tuple[str, ...]:
+        return tuple(text for text in self._query.where if Condition.parse(text).trait == trait)
+
+    def _counts(self, trait: str) -> list[tuple[str, int]]:
+        """Values of a trait with their number of votes, the most frequent first; none where votes lack it."""
+        if trait not in self._votes.traits:
+            return []
+        values, counts = np.unique(self._votes.traits[trait], return_counts=True)
+        return [(str(values[at]), int(counts[at])) for at in np.argsort(-counts, kind="stable").tolist()]
 
 
 def _name(tag: str) -> str:
@@ -186,4 +266,4 @@ def _name(tag: str) -> str:
 
 
 def _lang(tag: str) -> str:
-    return "" if tag == UNDECIDED else tag
+    return tag if tag in LANGUAGES else ""  # files that others made write what they like

@@ -10,11 +10,12 @@ from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 
-from tiltyard.arena.boards import Question
+from tiltyard.arena.boards import Question, Sources
+from tiltyard.arena.importing.board import declared_key
 from tiltyard.errors import InvalidRequest, UnknownField
 from tiltyard.rating.admission import Window
 from tiltyard.rating.counts import BothBad
-from tiltyard.rating.options import RatingOptions, Ties, Weight
+from tiltyard.rating.options import RatingOptions, Ties, Weight, anchor_of
 from tiltyard.rating.slices import Condition
 
 Format: TypeAlias = Literal["html", "json", "csv", "parquet"]
@@ -51,8 +52,9 @@ BOTH_BAD: Final[tuple[BothBad, ...]] = ("tie", "drop")
 TIES: Final[tuple[Ties, ...]] = ("half", "davidson")
 FORMATS: Final[tuple[Format | None, ...]] = ("html", "json", "csv", "parquet")
 MATRICES: Final[tuple[MatrixKind, ...]] = ("observed", "predicted", "votes")
-REPEATED: Final = ("where", "control", "weight")
-"""Parameters that may be given several times: all conditions hold, all controls apply, weights multiply."""
+REPEATED: Final = ("source", "where", "control", "weight")
+"""Parameters that may be given several times: sources are rated together, all conditions hold, all controls apply,
+weights multiply."""
 
 _MOST_MINIMUM_VOTES = 1_000_000
 _MOST_RESAMPLES = 200  # what a reader may ask a server for; the command has no limit
@@ -66,6 +68,12 @@ T = TypeVar("T")
 class LeaderboardQuery:
     """The parameters of the page, the API and the charts; each has a default."""
 
+    source: tuple[str, ...] = ()
+    """Imported sources; none of them: the arena's own votes."""
+    judge: str = ""
+    """With `source`: the verdicts of this judge model instead of people's votes."""
+    same_names: bool = False
+    """With `source`: equal names in several sources are one model."""
     window: str = "all"
     where: tuple[str, ...] = ()
     """Conditions of a slice, such as `language=en`, `turns>=2` or `length<200`."""
@@ -120,7 +128,14 @@ class LeaderboardQuery:
         anchor = given.get("anchor", "")
         if anchor:
             anchor_of(anchor)
+        source = tuple(dict.fromkeys(given.getlist("source")))
+        for name in ("judge", "same_names"):
+            if name in given and not source:
+                raise InvalidRequest(f"{name} says how to read source; give that too.", param="source")
         return cls(
+            source=source,
+            judge=given.get("judge", ""),
+            same_names=_one_of(given, "same_names", ("no", "yes"), "no") == "yes",
             window=str(Window.parse(given.get("window", "all"))),
             where=tuple(str(Condition.parse(text)) for text in given.getlist("where")),
             control=tuple(dict.fromkeys(given.getlist("control"))),
@@ -141,13 +156,18 @@ class LeaderboardQuery:
         )
 
     @property
+    def sources(self) -> Sources | None:
+        """Where the votes are; `None` for the arena's own."""
+        return Sources(self.source, self.judge or None, self.same_names) if self.source else None
+
+    @property
     def question(self) -> Question:
         """What is to be computed; order and form do not matter for it."""
         return Question(
             options=RatingOptions(
                 both_bad=self.both_bad,
                 ties=self.ties,
-                anchor=anchor_of(self.anchor) if self.anchor else None,
+                anchor=self._anchor(),
                 confidence=self.confidence,
                 conditions=tuple(map(Condition.parse, self.where)),
                 weights=tuple(map(Weight.parse, self.weight)),
@@ -160,6 +180,15 @@ class LeaderboardQuery:
             window=Window.parse(self.window),
             minimum_votes=self.minimum_votes,
         )
+
+    def _anchor(self) -> tuple[str, float] | None:
+        """The anchor by the key that its name has among the votes."""
+        if not self.anchor:
+            return None
+        name, points = anchor_of(self.anchor)
+        return (
+            declared_key("" if self.same_names else self.source[0], name) if self.source else name
+        ), points
 
     def sorted_by(self, key: SortKey) -> LeaderboardQuery:
         """Sort by a column, or turn the direction when it is sorted by it already."""
@@ -192,21 +221,6 @@ class LeaderboardQuery:
                 changed += [(field.name, "yes" if one is True else str(one)) for one in values]
         query = urlencode([*changed, *extra.items()])
         return f"{path}?{query}" if query else path
-
-
-def anchor_of(text: str) -> tuple[str, float]:
-    """Read `MODEL=POINTS`; raises `InvalidRequest` naming `anchor`."""
-    name, _, points = text.rpartition("=")
-    try:
-        number = float(points)
-    except ValueError:
-        number = math.nan
-    if not name or not math.isfinite(number):
-        raise InvalidRequest(
-            f"the anchor is {text[:80]!r}; write MODEL=POINTS, such as mixtral-8x7b-instruct-v0.1=1114.",
-            param="anchor",
-        )
-    return name, number
 
 
 def _one_of(given: QueryParams, name: str, allowed: Iterable[T], default: T) -> T:

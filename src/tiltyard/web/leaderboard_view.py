@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tiltyard.arena.boards import Board, History
+from tiltyard.arena.imported_boards import ImportedSource
 from tiltyard.rating.leaderboard import Leaderboard, LeaderboardRow
 from tiltyard.rating.matrix import PairCheck, win_matrix
 from tiltyard.web.charts import CHARTS_MISSING, HOW_TO_INSTALL, Bar, bars_of, content_key, distinct_names
@@ -131,8 +132,9 @@ def view_of(
     now_us: int,
     history: History | None = None,
     refused: str | None = None,
+    sources: Sequence[ImportedSource] = (),
 ) -> LeaderboardView:
-    """Prepare the live page; `history` is drawn when it has at least two windows."""
+    """Prepare the live page; `history` is drawn when it has at least two windows; `sources` can be asked for."""
     leaderboard = board.leaderboard
     view = _view(leaderboard, query, default, PAGE)
     names = _names(leaderboard)
@@ -146,7 +148,7 @@ def view_of(
         view,
         last_vote=moment(board.last_time_us, "short") if board.last_time_us else None,
         age=age_of(now_us - board.last_time_us) if board.last_time_us else "",
-        pickers=pickers_of(board, query, default, PAGE),
+        pickers=pickers_of(board, query, default, PAGE, sources),
         warnings=warnings_of(board, now_us=now_us),
         worst_connected=[_pair(pair, names) for pair in matrix.worst_connected(PAIRS)],
         most_surprising=[_pair(pair, names) for pair in matrix.most_surprising(PAIRS)],
@@ -178,7 +180,7 @@ def _view(
         last_vote=None,
         age="",
         whole=query.window == "all" and not query.where,
-        special=query.question != default.question,
+        special=(query.sources, query.question) != (default.sources, default.question),
         pickers=[],
         warnings=[],
         downloads=[

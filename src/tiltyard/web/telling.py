@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tiltyard.arena.saying import Said, Value
 from tiltyard.errors import TiltyardError
-from tiltyard.web.languages import ENGLISH, gettext, spoken
+from tiltyard.web.languages import ENGLISH, gettext, number_in_words, spoken
 
 
 def told(error: TiltyardError) -> str:
@@ -11,6 +12,19 @@ def told(error: TiltyardError) -> str:
     if spoken() == ENGLISH and error.code not in _FOR_PROGRAMS:
         return error.message  # with its numbers
     return _words().get(error.code) or error.message
+
+
+def say(said: Said) -> str:
+    """A sentence of the arena's in the language of the request, its numbers written as that language does."""
+    return gettext(said.words, **{name: _written(value) for name, value in said.values.items()})
+
+
+def _written(value: Value) -> str:
+    if isinstance(value, tuple):
+        return gettext("; ").join(map(say, value))
+    if isinstance(value, str):
+        return value
+    return number_in_words(value, 0 if isinstance(value, int) else 1)
 
 
 _FOR_PROGRAMS = frozenset({"consent_needed"})

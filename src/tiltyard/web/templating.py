@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import cache
 from importlib.resources import files
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
 from tiltyard.web.languages import (
@@ -18,7 +20,7 @@ from tiltyard.web.languages import (
     percent,
     spoken,
 )
-from tiltyard.web.telling import told
+from tiltyard.web.telling import say, told
 
 STATIC_DIRECTORY = files("tiltyard.web") / "static"
 
@@ -40,6 +42,7 @@ def environment() -> Environment:
     made.globals["languages"] = LANGUAGES
     made.globals["spoken"] = spoken
     made.globals["told"] = told
+    made.globals["say"] = say
     made.filters["number"] = number_in_words
     made.filters["percent"] = percent
     made.filters["moment"] = moment
@@ -47,6 +50,7 @@ def environment() -> Environment:
     made.filters["setting_name"] = setting_name
     made.filters["short_digest"] = short_digest
     made.filters["sentence"] = sentence
+    made.filters["code"] = code
     return made
 
 
@@ -68,6 +72,15 @@ def setting_name(field: str) -> str:
     'default sampling: top p'
     """
     return field.replace("_", " ").replace(".", ": ")
+
+
+def code(text: str) -> Markup:
+    """Escape a text and set what stands between backticks as code.
+
+    >>> str(code("run `a<b`"))
+    'run <code>a&lt;b</code>'
+    """
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped first
 
 
 def sentence(message: str) -> str:

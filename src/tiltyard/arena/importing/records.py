@@ -138,7 +138,9 @@ def _array(path: Path, stream: BufferedReader, report: Report) -> Iterator[Recor
                 yield Broken(number + 1, "the array does not end: the file was cut")
                 return
     except UnicodeDecodeError as error:
-        raise InvalidRequest(f"{path} is not in UTF-8: {error}.", param="file") from None
+        raise InvalidRequest(
+            f"{path} is not in UTF-8: {error}. Save it as UTF-8, such as with `iconv -t UTF-8`.", param="file"
+        ) from None
     finally:
         text.detach()
 
@@ -164,7 +166,9 @@ def _csv(path: Path, stream: BufferedReader, report: Report, delimiter: str) -> 
             else:
                 yield Record(reader.line_num, dict(zip(header, row, strict=True)))
     except UnicodeDecodeError as error:
-        raise InvalidRequest(f"{path} is not in UTF-8: {error}.", param="file") from None
+        raise InvalidRequest(
+            f"{path} is not in UTF-8: {error}. Save it as UTF-8, such as with `iconv -t UTF-8`.", param="file"
+        ) from None
     except csv.Error as error:
         raise InvalidRequest(
             f"{path}, line {reader.line_num}: it cannot be read as CSV: {error}.", param="file"

@@ -364,7 +364,7 @@ def _refuse_bad_rows(path: Path, survey: Survey) -> None:
         return
     first = min(bad, key=lambda reason: survey.first_line[reason])
     raise InvalidRequest(
-        f"{path}, line {survey.first_line[first]:,}: {survey.examples[first]} {sum(bad.values()):,} of "
+        f"{path}, line {survey.first_line[first]:,}: {survey.examples[first].rstrip('.')}. {sum(bad.values()):,} of "
         f"{survey.rows:,} rows are no votes{_reasons(survey)}. Nothing was imported; mend the file, or leave them out and "
         "count them with --bad-rows count.",
         param="file",
