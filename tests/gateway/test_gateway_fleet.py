@@ -152,7 +152,7 @@ async def test_an_added_engine_answers_in_its_words_and_is_recorded_as_declared(
         assert (event.worker, event.prompt_tokens, event.completion_tokens) == ("w0", 7, 4)
         assert event.sampling.temperature == 0.5
         assert event.time_to_first_token_ms is not None
-        kept = orjson.loads(running.log.read_content(event.response))["choices"][0]
+        kept = orjson.loads(running.log.own_words("test").read(event.response))["choices"][0]
         assert kept["token_ids"] == [50, 198, 206, 49]
         assert running.router.loads.requests == 0
         (shown,) = (await running.http.get("/v1/fleet")).json()["data"]
