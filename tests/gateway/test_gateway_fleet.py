@@ -282,3 +282,26 @@ async def test_a_server_that_stops_answering_loses_its_lease(tmp_path: Path) -> 
         server.up = True
         await running.serving("it", 1)
         assert (await running.ask("it")).status_code == 200
+
+
+async def test_other_doors_are_passed_on_where_the_engine_has_them(tmp_path: Path) -> None:
+    server = ForeignServer(VLLM)
+    server.replies["/tokenize"] = {"status": 200, "text": '{"count":1,"max_model_len":512,"tokens":[259]}'}
+    vectors = {"object": "list", "model": "tiny", "data": [{"index": 0, "embedding": [0.6, 0.8]}]}
+    server.replies["/v1/embeddings"] = {
+        "status": 200, "text": orjson.dumps({**vectors, "usage": {"prompt_tokens": 3, "total_tokens": 3}}).decode(),
+    }  # fmt: skip
+    async with added(tmp_path, [server]) as running:
+        counted = await running.http.post("/tokenize", json={"model": "it", "prompt": "the"})
+        assert (counted.status_code, counted.json()["tokens"]) == (200, [259])
+        assert server.asked[-1]["model"] == "tiny"
+        embedded = await running.http.post("/v1/embeddings", json={"model": "it", "input": "the"})
+        assert (embedded.status_code, embedded.json()["model"]) == (200, "it")
+        assert not [name for name in server.headers[-1] if name.startswith("x-tiltyard")]
+        body = {"model": "it", "messages": [{"role": "user", "content": "x"}]}
+        refused = await running.http.post("/render", json=body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_parameter")
+        server.replies["/v1/embeddings"]["text"] = "{}"
+        broken = await running.http.post("/v1/embeddings", json={"model": "it", "input": "the"})
+        assert (broken.status_code, broken.json()["error"]["code"]) == (502, "stream_unreadable")
+        assert running.router.loads.requests == 0
