@@ -17,6 +17,7 @@ import uvicorn
 from foreign_server import ForeignServer
 from gateway_stage import served
 
+from tiltyard.errors import ModelRejected
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     EventData,
@@ -31,7 +32,10 @@ from tiltyard.fleet.membership import Membership
 from tiltyard.fleet.records import FleetRecorder
 from tiltyard.fleet.registry import Registry
 from tiltyard.gateway.app import create_gateway
+from tiltyard.identity.store import IdentityStore
+from tiltyard.ops.replay import Replayer
 from tiltyard.router.router import Router
+from tiltyard.worker.host import HostSettings
 
 PATIENCE_S = 20
 VLLM, LLAMA = "vllm-0.32.0", "llama.cpp-2026.10"
@@ -73,7 +77,7 @@ async def house(directory: Path, clock: Callable[[], float] = time.monotonic) ->
     """A gateway without workers of its own, that follows its log."""
     with EventLog.open(directory / "log.db", keys=directory / "keys.db") as log:
         registry = Registry(clock=clock)
-        registry.before_serving = FleetRecorder(log).joined
+        registry.before_serving = FleetRecorder(log, IdentityStore(directory / "identities")).joined
         membership = Membership(registry)
         membership.look(log)
         router = Router(registry)
@@ -155,6 +159,16 @@ async def test_an_added_engine_answers_in_its_words_and_is_recorded_as_declared(
         kept = orjson.loads(running.log.own_words("test").read(event.response))["choices"][0]
         assert kept["token_ids"] == [50, 198, 206, 49]
         assert running.router.loads.requests == 0
+        kept_manifest = IdentityStore(tmp_path / "identities").get_behaviour(event.behaviour)
+        assert kept_manifest == registered.behaviour_manifest
+        replayer = Replayer(
+            running.log,
+            IdentityStore(tmp_path / "identities"),
+            lambda _: tmp_path,
+            settings=HostSettings(threads=1),
+        )
+        with pytest.raises(ModelRejected, match=r"answered by vllm 0\.32\.0, which promises no bits"):
+            [*replayer.replay(event.generation)]
         (shown,) = (await running.http.get("/v1/fleet")).json()["data"]
         assert (shown["kind"], shown["version"], shown["state"]) == ("vllm", "0.32.0", "ready")
         assert (shown["verified"], shown["requests"], shown["unfinished_tokens"]) == (False, 0, 0)
