@@ -44,6 +44,7 @@ from tiltyard.gateway.app import create_gateway
 from tiltyard.gateway.connection import CarefulConnection, CarefulSocket
 from tiltyard.governance.retention import retain_regularly
 from tiltyard.governance.terms import record_terms
+from tiltyard.identity.store import IdentityStore
 from tiltyard.router.ledger import Ledger, MemoryLedger
 from tiltyard.router.redis_ledger import RedisLedger
 from tiltyard.router.router import Router
@@ -75,11 +76,6 @@ MakePages = Callable[[Running], Starlette]
 
 def serve(settings: Settings, *, host: str | None, port: int | None, make_pages: MakePages | None) -> None:
     """Serve until Ctrl-C or SIGTERM; raises a `TiltyardError` when something keeps it from starting."""
-    if not settings.identities and not settings.file.router.added_identities:
-        raise ConfigurationError(
-            f"{settings.shown}: there is nothing to serve; declare an identity, or name those of added engines in "
-            "router.added_identities"
-        )
     check_machine(settings)
     check_exposure(
         settings,
@@ -135,7 +131,7 @@ async def serve_until_told(
     keeping: list[asyncio.Task[None]] = []
     with told_by_signals(told) as again, Rolls() as rolls:
         registry = Registry()
-        recorder = FleetRecorder(log)
+        recorder = FleetRecorder(log, IdentityStore(settings.identity_dir))
         registry.before_serving = recorder.joined
         membership = Membership(registry)
         client = ModelClient(
