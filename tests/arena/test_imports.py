@@ -150,7 +150,7 @@ def test_a_fastchat_log_gives_its_votes_and_nothing_of_an_address(log: EventLog,
     assert rows[0].voter == rows[2].voter != rows[1].voter
     assert {row.turns for row in rows} == {1}  # the template's example is not the user's
     assert rows[0].text is not None
-    assert json.loads(log.read_content(rows[0].text))["conversation_b"] == [
+    assert json.loads(log.own_words("test").read(rows[0].text))["conversation_b"] == [
         {"role": "user", "content": "ask 1"},
         {"role": "assistant", "content": "answer of quince"},
     ]
@@ -206,7 +206,7 @@ def test_verdicts_of_a_judge_are_kept_with_its_name_and_counted_as_nobodys_vote(
     assert [row.outcome for row in rows] == ["a", "tie", None, None, None]
     assert [row.score for row in rows] == [None, None, None, 9.0, None]
     assert rows[0].text is not None
-    assert json.loads(log.read_content(rows[0].text))["g2_judgment"] == "[[B]]"
+    assert json.loads(log.own_words("test").read(rows[0].text))["g2_judgment"] == "[[B]]"
     with pytest.raises(InvalidRequest, match=r"5 verdicts of gpt-4 and no vote of a person.*--judge"):
         imported_board(log, ["others"])
     with pytest.raises(InvalidRequest, match="no verdict of 'claude' on a pair"):

@@ -9,12 +9,13 @@ import pytest
 from pydantic import TypeAdapter
 
 from tiltyard.evals.answer import CalledFunction, ItemAnswer, ScoredChoice, TurnAnswer, answer_of
-from tiltyard.evals.checks import KINDS, Check
+from tiltyard.evals.checks import KINDS, Check, Language
 from tiltyard.evals.contamination import similarity
 from tiltyard.evals.instructions import RULES, follows, follows_loosely
 from tiltyard.evals.item import Item
 from tiltyard.evals.marking import Graded, Marker
 from tiltyard.evals.pii import found_in
+from tiltyard.evals.text_checks import check_language
 from tiltyard.evals.verdict import Verdict, combined
 
 CHECKS: TypeAdapter[Check] = TypeAdapter(Check)
@@ -47,7 +48,7 @@ async def mark(check: dict[str, object], text: str, calls: tuple[CalledFunction,
         ({"kind": "numeric", "value": -3}, ["-3", "−3 degrees"], ["3", "5-3"]),
         ({"kind": "numeric", "value": 100, "relative": 0.02}, ["101.9", "98"], ["102.1"]),
         ({"kind": "numeric", "value": 7, "take": "only"}, ["7", " 7 days.", "$7"], ["It has 7, 2 more than 5"]),
-        ({"kind": "language", "language": "zh-Hant"}, ["天空為什麼是藍的", "水"], ["天空为什么是蓝的", "the sky", ""]),
+        ({"kind": "language", "language": "zh-Hant"}, ["天空為什麼是藍的", "水"], ["天空为什么是蓝的", "It is the sky", ""]),
         (
             {"kind": "json_schema", "schema": {"type": "object", "required": ["a"]}, "value": {"a": 1}},
             ['{"a": 1}', '{"a": 1.0}', FENCE, f"Here:\n{FENCE}\nDone."],
@@ -200,6 +201,13 @@ def test_each_instruction_is_kept_and_broken() -> None:
     loose = "Sure, here it is:\n*all lower*"
     assert not follows("change_case:english_lowercase", {}, loose)
     assert follows_loosely("change_case:english_lowercase", {}, loose)
+
+
+def test_a_language_that_cannot_be_told_is_no_wrong_one() -> None:
+    check = Language(kind="language", language="en")
+    assert check_language(check, "Wellington").score is None
+    assert check_language(check, "42").score == 0.0
+    assert check_language(check, "It is Wellington, of course.").score == 1.0
 
 
 def test_personal_data_is_told_by_its_check_digits() -> None:

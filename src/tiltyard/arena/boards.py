@@ -160,7 +160,7 @@ class Boards:
         key = question, board.leaderboard.digest
         with self._one_at_a_time:
             if self._history is None or self._history[0] != key:
-                self._history = key, history_of(board.votes, question.options)
+                self._history = key, history_of(board.votes, question)
             return self._history[1]
 
     def again(self, asked: Mapping[str, Json]) -> Board:
@@ -210,7 +210,7 @@ class Boards:
                     (a + b) / 2 for a, b in zip(traits[f"{LENGTH}_a"], traits[f"{LENGTH}_b"], strict=True)
                 ]
         votes = votes_of(counted, models, traits)
-        rated = rate(votes, question.options, now_us=until_us or 0)
+        rated = rate(votes, question.options, now_us=until_us or 0, minimum_votes=question.minimum_votes)
         evidence = Evidence(
             ruleset=judged.ruleset.label,
             window=str(question.window),
@@ -248,7 +248,7 @@ def board_of_sources(log: EventLog, sources: Sources, question: Question) -> Boa
     )
     votes = read.votes
     last_time_us = int(votes.time_us.max(initial=0)) if votes.time_us is not None else 0
-    rated = rate(votes, question.options, now_us=last_time_us)
+    rated = rate(votes, question.options, now_us=last_time_us, minimum_votes=question.minimum_votes)
     evidence = Evidence(
         ruleset=read.ruleset,
         window=str(question.window),
@@ -288,19 +288,21 @@ def _written(question: Question, *, until_us: int | None, read_to: int) -> dict[
     }
 
 
-def history_of(votes: Votes, options: RatingOptions) -> History:
+def history_of(votes: Votes, question: Question) -> History:
     """Rate rolling windows of votes that have times; resamples are left out.
 
     Windows end at midnights UTC and are half-open.
     """
-    options = replace(options, bootstrap=0)
+    options = replace(question.options, bootstrap=0)
     times = votes.need_times()
     if not len(times):
         return History(30, 1, ())
     span = int(times.max() - times.min()) // MICROSECONDS_PER_DAY + 1
     days = next(days for least, days in ((45, 30), (12, 7), (0, 1)) if span > least)
     step_days = -(-max(span - days, 1) // (MOST_WINDOWS - 1))
-    windows = tuple(rate_over_time(votes, options, days=days, step_days=step_days))
+    windows = tuple(
+        rate_over_time(votes, options, days=days, step_days=step_days, minimum_votes=question.minimum_votes)
+    )
     return History(days, step_days, windows)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tiltyard.arena.screening import Screen
 from tiltyard.arena.troubles import WORDS_GONE, Trouble
 from tiltyard.errors import Conflict, ContentMissing, InvalidRequest
 from tiltyard.events.schema import (
@@ -91,6 +93,8 @@ class Turn:
     attempt: int
     message: str
     message_ref: ContentRef
+    found: Mapping[str, int] = field(default_factory=dict)
+    """Personal data that was found in the message, by kind; under the policy `redact` placeholders stand for it."""
     answers: dict[Side, Answer] = field(default_factory=lambda: {"a": Answer(), "b": Answer()})
     settled: bool = False
     """Both sides have ended and the log knows it."""
@@ -125,6 +129,8 @@ class Battle:
     """Digest of the secret of the link under which others may read it."""
     erased: bool = False
     """Its voter's words were erased: it can be looked at and no more."""
+    screen: Screen | None = None
+    """Screens its messages; `None` after a restart, until the next one."""
     gate: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the battle moves from one state to the next."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)

@@ -22,6 +22,7 @@ from tiltyard import __version__
 from tiltyard.cli.address import OneAddress, is_loopback, is_wildcard, listen, refuse_strangers
 from tiltyard.cli.launching import Rolls, autoscaler_of, launcher_of, replicas_at_start, waiting_room
 from tiltyard.cli.progress import progress_on
+from tiltyard.cli.screening import screens
 from tiltyard.cli.settings import Settings
 from tiltyard.cli.workers import (
     check_machine,
@@ -178,6 +179,7 @@ async def serve_until_told(
                 require_keys=server_settings.require_keys,
                 house_key=house_key,
                 collectors=() if pages is None else pages.state.collectors,
+                screens=screens(settings),
                 waiting=waiting,
             )
             app = OneAddress(gateway, pages)

@@ -21,7 +21,9 @@ from tiltyard.arena.sessions import SessionSettings
 from tiltyard.cli.settings_problems import NAME, problem_in
 from tiltyard.errors import ConfigurationError
 from tiltyard.events.places import KeysPlace, keys_in, log_in
+from tiltyard.events.schema import DataPolicy
 from tiltyard.fleet.autoscale import MOST_REPLICAS, ScalingPolicy
+from tiltyard.governance.terms import DataTerms
 from tiltyard.identity.declaration import IdentityDeclaration, ModelDeclaration
 from tiltyard.identity.manifest import Frozen, Number, Whole
 from tiltyard.models.cache import default_cache, normalized_digest
@@ -147,6 +149,17 @@ class WorkerSettings(Frozen):
     """Of a mixture of experts, so much is in memory and the rest on disk; 0: all is in memory."""
 
 
+class DataSettings(Frozen):
+    """`[data]`: what may be done with people's words, and for how long they are kept."""
+
+    terms: dict[str, DataTerms] = Field(default_factory=dict)
+    """By tenant, imported source, `arena` for its voters, or `*` for whoever has none."""
+    names_model: str | None = Field(default=None, min_length=1)
+    """An installed spaCy pipeline that finds names of people."""
+    retain_hours: Whole = Field(default=24, ge=0, le=8760)
+    """How often a running server destroys what no purpose keeps any longer; 0: never by itself."""
+
+
 class ArenaSettings(Frozen):
     """`[arena]`: who competes, and when a rank is shown."""
 
@@ -155,6 +168,8 @@ class ArenaSettings(Frozen):
     """A model with fewer votes says so instead of showing a rank."""
     pairing: PairingSettings = PairingSettings()
     sessions: SessionSettings = SessionSettings()
+    personal_data: DataPolicy = "redact"
+    """What is done with personal data in a message before a model sees it."""
     ruleset: str | None = Field(default=None, min_length=1)
     """A TOML file, relative to this one; the standard ruleset where left out."""
 
@@ -183,6 +198,7 @@ class SettingsFile(Frozen):
     tenants: dict[Name, TenantTerms] = Field(default_factory=dict)
     arena: ArenaSettings = ArenaSettings()
     costs: CostSettings = CostSettings()
+    data: DataSettings = DataSettings()
     workers: WorkerSettings = WorkerSettings()
     router: RouterSettings = RouterSettings()
 

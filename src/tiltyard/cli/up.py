@@ -27,6 +27,7 @@ from tiltyard.arena.sessions import SessionLimits
 from tiltyard.cli.options import config_option, data_option, host_option, port_option
 from tiltyard.cli.reviewers import reviewers
 from tiltyard.cli.rulesets import ruleset_of
+from tiltyard.cli.screening import screening
 from tiltyard.cli.serving import Running, serve
 from tiltyard.cli.settings import FILE_NAME, Settings, default_data_dir, load_settings
 from tiltyard.events.schema import LeaderboardPublished
@@ -93,6 +94,7 @@ def make_pages(running: Running) -> Starlette:
             sessions=SessionLimits(running.settings.file.arena.sessions),
             outages=Outages(failures=pairing.outage_failures, rest_s=pairing.outage_rest_s),
             appends=appends,
+            screening=screening(running.settings),
             collectors=[metrics],
             replay=replay_command(running.settings),
             allowed_hosts=running.hosts,

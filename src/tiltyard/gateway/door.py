@@ -9,6 +9,7 @@ from tiltyard.events.log import EventLog
 from tiltyard.gateway.gate import Gate
 from tiltyard.gateway.hop import Hop
 from tiltyard.gateway.running import Running
+from tiltyard.gateway.screening import MakeScreen
 from tiltyard.gateway.sessions import Sessions
 from tiltyard.gateway.shadow import Shadows
 from tiltyard.gateway.telling import Tellings
@@ -46,6 +47,8 @@ class Door:
     """Answers under way on WebSockets: a server that ends waits for them before it closes its sockets."""
     waiting: WaitingRoom
     """Requests for models whose workers are still to come."""
+    screens: MakeScreen | None = None
+    """Finds personal data, for the tenants whose terms want it."""
     under_way: UnderWay = field(default_factory=UnderWay)
     """What is with each worker now."""
     shadows: Shadows = field(default_factory=Shadows)

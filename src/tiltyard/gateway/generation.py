@@ -29,6 +29,7 @@ from tiltyard.gateway.collect import ENDPOINT_OF, Collected, Endpoint, Kind, who
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.record import Asked, Ending, event_of, said
 from tiltyard.gateway.relay import Relay
+from tiltyard.gateway.screening import served
 from tiltyard.gateway.shadow import SHADOW
 from tiltyard.gateway.shadow import TERMS as SHADOW_TERMS
 from tiltyard.identity.canonical import Json, canonical_json
@@ -90,14 +91,14 @@ class Generation:
         copy: Copy | None = None,
     ) -> None:
         self.id = generation_id or new_generation_id()
-        self.request = request
-        self.kind: Kind = "chat" if isinstance(request, ChatCompletionRequest) else "completion"
-        self.endpoint = endpoint or ENDPOINT_OF[self.kind]
-        self._kept = kept or {}
         self._door = door
         caller = current_caller()
         if copy is None:
             caller.terms.check_model(request.model)
+        policy = caller.terms.personal_data
+        self.request, self._kept, self._found = served(request, kept or {}, policy, door.screens)
+        self.kind: Kind = "chat" if isinstance(request, ChatCompletionRequest) else "completion"
+        self.endpoint = endpoint or ENDPOINT_OF[self.kind]
         self._caller = caller
         self._traceparent = traceparent
         self._terms = caller.terms.with_class(terms or ServiceTerms())
@@ -306,6 +307,8 @@ class Generation:
             self._caller.key,
             self._drawn,
             self._shadow_of,
+            self._caller.terms.personal_data,
+            self._found,
         )
         event = event_of(asked, self.collected, ending)
         self._measure(event)

@@ -28,7 +28,7 @@ class Redacted:
     findings: tuple[Finding, ...]
 
     @property
-    def counts(self) -> dict[Kind, int]:
+    def counts(self) -> dict[str, int]:
         """How many of each kind: all that may be written down of what was there."""
         return dict(Counter(f.kind for f in self.findings))
 

@@ -21,6 +21,7 @@ from tiltyard.arena.health import AppendTimes
 from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Entrant, Randomness
 from tiltyard.arena.reveal import REPLAY
+from tiltyard.arena.screening import Screening
 from tiltyard.arena.sessions import SessionLimits
 from tiltyard.arena.transcript import Limits
 from tiltyard.client import ModelClient
@@ -66,6 +67,7 @@ def create_web(
     outages: Outages | None = None,
     sessions: SessionLimits | None = None,
     appends: AppendTimes | None = None,
+    screening: Screening | None = None,
     replay: str = REPLAY,
     collectors: Iterable[Collector] = (),
     allowed_hosts: Collection[str] = LOOPBACK_NAMES,
@@ -74,7 +76,7 @@ def create_web(
 
     `contestants` says who may be drawn now; `routes` are further pages (the leaderboard); `pairing` draws
     among them and `outages` says who rests, uniformly and with the defaults where left out;
-    `sessions` limits battles by the hour; `appends` takes in how long votes took to be durable; `replay` is the
+    `sessions` limits battles by the hour; `appends` takes in how long votes took to be durable; `screening` is what is done with personal data; `replay` is the
     command that a reveal shows, up to the battle's id, quoted for a shell; `collectors` are metrics for whoever serves them
     (`app.state.collectors`). The app's own lifespan ends the
     running battles; who mounts it under another app awaits `app.state.arena.close()`.
@@ -90,6 +92,7 @@ def create_web(
         outages=outages,
         sessions=sessions,
         appends=appends,
+        screening=screening,
     )
 
     @asynccontextmanager

@@ -19,7 +19,7 @@ from tiltyard.events.schema import (
 )
 from tiltyard.identity.canonical import Digest
 from tiltyard.judge.bias import POINTS
-from tiltyard.judge.experts import ItemResult, results_of
+from tiltyard.judge.expert_results import ItemResult, results_of
 from tiltyard.judge.win_rates import judged_behaviours
 from tiltyard.rating.proportions import Interval, share_interval
 from tiltyard.rating.sources import Estimate, Kind, Source
