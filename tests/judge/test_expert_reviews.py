@@ -11,13 +11,12 @@ from judge_stage import cli, item
 from tiltyard.errors import Conflict, InvalidRequest, NotFound
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import ReviewAssigned, ReviewGiven
+from tiltyard.judge.expert_results import expert_report, results_of
 from tiltyard.judge.experts import (
     Task,
     assign,
-    expert_report,
     give,
     name_reviewer,
-    results_of,
     reviewers,
     tasks_of,
 )

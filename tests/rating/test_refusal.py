@@ -1,4 +1,4 @@
-"""Refusals told by how they begin, against sentences and against labels that people gave."""
+"""Which answers refuse, against people's labels and by example."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from tiltyard.rating.refusal import refuses
         ("I am unable to provide medical advice.", True),
         ("I must decline.", True),
         ("很抱歉，我無法提供這項資訊。", True),
-        ("很抱歉，我无法回答。", True),
         ("对不起，我不能回答这个问题。", True),
+        ("Es tut mir leid, dabei kann ich nicht helfen.", True),
+        ("Je ne peux pas répondre à cette question.", True),
         ("Lo siento, no puedo ayudar.", True),
-        ("申し訳ありませんが、お答えできません。", True),
-        ("죄송합니다. 도와드릴 수 없습니다.", True),
-        ("I can help with that.", False),
-        ("Sorry for the delay! Here it is.", False),
+        ("申し訳ございませんが、その質問にはお答えできません。", True),
+        ("죄송합니다만, 도와드릴 수 없습니다.", True),
         ("You can't divide by zero.", False),
         ("I'm sorry to hear that. Here is what helps:", False),
         ("I can't wait to help you plan this trip!", False),
         ("他說：我們無法及時完成。", False),
         ("Sure! " + "x" * 300 + " I cannot help with that.", False),
+        ("I can help with that.", False),
+        ("As an AI, I don't have feelings, but here is how people cope:", False),
+        ("Sorry for the delay! Here it is.", False),
         ("", False),
     ],
 )

@@ -16,9 +16,8 @@ async def test_every_vllm_name_and_label_is_one_that_vllm_has() -> None:
     """What routes to vLLM (llm-d, the Gateway API inference extension) reads these; oracle: a real server's page."""
     recorded = Path(__file__).parent / "replies" / "vllm-0.32.0.json"
     theirs = Readings.parse(json.loads(recorded.read_text())["/metrics"]["text"].encode())
-    async with toy_worker("Hi!") as worker:
-        async with httpx2.AsyncClient(base_url=worker.url) as http:
-            ours = Readings.parse((await http.get("/metrics")).content)
+    async with toy_worker("Hi!") as worker, httpx2.AsyncClient(base_url=worker.url) as http:
+        ours = Readings.parse((await http.get("/metrics")).content)
     known = {name: {key for labels, _ in of for key in labels} for name, of in theirs.samples.items()}
     own = {name: of for name, of in ours.samples.items() if name.startswith("vllm:")}
     own = {

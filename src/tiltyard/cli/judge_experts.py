@@ -12,9 +12,10 @@ from tiltyard.cli.judge_options import items_of, json_option, opened
 from tiltyard.cli.judge_tables import show_experts
 from tiltyard.cli.options import config_option, data_option
 from tiltyard.errors import NotFound
+from tiltyard.judge.expert_results import expert_report
 from tiltyard.judge.experts import assign as assign_items
-from tiltyard.judge.experts import expert_report, name_reviewer, reviewers, tasks_of
 from tiltyard.judge.experts import give as give_review
+from tiltyard.judge.experts import name_reviewer, reviewers, tasks_of
 from tiltyard.judge.rubric import load_rubric
 
 

@@ -18,7 +18,7 @@ from tiltyard.judge.arena_rank import RankAgreement
 from tiltyard.judge.bias import BiasReport
 from tiltyard.judge.bridge import Bridge, TrendLine
 from tiltyard.judge.drift import Drift
-from tiltyard.judge.experts import ExpertReport
+from tiltyard.judge.expert_results import ExpertReport
 from tiltyard.judge.injections import Attacked
 from tiltyard.judge.judgments import Line
 from tiltyard.judge.people import Agreement, PoweredRate

@@ -1,4 +1,4 @@
-"""The check of a fixed set that asks whether an answer refuses where it should, and only there."""
+"""The check of refusal and over-refusal."""
 
 from __future__ import annotations
 

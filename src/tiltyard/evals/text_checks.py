@@ -9,7 +9,7 @@ from typing import Final
 from tiltyard.evals.checks import Contains, Exact, Instruction, Language, Numeric, Regex
 from tiltyard.evals.instructions import follows, follows_loosely
 from tiltyard.evals.verdict import Verdict
-from tiltyard.rating.language import is_written_in, language_of
+from tiltyard.rating.language import UNDECIDED, is_written_in, language_of
 
 _MARKS: Final = " \t\n\r.,;:!?。，；：！？、\"'“”‘’「」『』`*_()（）"
 _NUMBER: Final = r"[-+−－]?(?:[\d０-９]{1,3}(?:[,，][\d０-９]{3})+|[\d０-９]+)(?:\.[\d０-９]+)?(?:[eE][-+]?\d+)?(?:\s*/\s*\d+)?"
@@ -68,11 +68,14 @@ def check_numeric(check: Numeric, answer: str) -> Verdict:
 
 
 def check_language(check: Language, answer: str) -> Verdict:
-    """Tell the answer's language; no letters, no language."""
+    """Tell the answer's language. Without letters it is written in none; too few words to tell are no score."""
+    found = language_of(answer)
+    if found == UNDECIDED and any(letter.isalpha() for letter in answer):
+        return Verdict.unscored(
+            "language", "undecided", f"too little to tell its language; wanted {check.language}"
+        )
     right = is_written_in(answer, check.language)
-    return Verdict.of(
-        "language", right, "other", f"written in {language_of(answer)}; wanted {check.language}"
-    )
+    return Verdict.of("language", right, "other", f"written in {found}; wanted {check.language}")
 
 
 def check_instruction(check: Instruction, answer: str) -> Verdict:

@@ -40,6 +40,7 @@ from tiltyard.gateway.screening import MakeScreen
 from tiltyard.gateway.sessions import Sessions
 from tiltyard.gateway.telling import Tellings
 from tiltyard.gateway.tokens import token_routes
+from tiltyard.gateway.waiting import WaitingRoom
 from tiltyard.gateway.websocket import socket_routes
 from tiltyard.router.ledger import Ledger, MemoryLedger
 from tiltyard.router.router import Router
@@ -69,13 +70,15 @@ def create_gateway(
     house_key: str | None = None,
     collectors: Iterable[Collector] = (),
     screens: MakeScreen | None = None,
+    waiting: WaitingRoom | None = None,
 ) -> FastAPI:
     """Make the gateway; `hosts` are the names it is served under beside the loopback ones (`*`: any).
 
     The caller keeps the registry true (a launcher or `Registry.watch`) and closes the log after the app.
     `tenants` are the terms by name, `ledger` (this process's own unless given) keeps their accounts; with
     `require_keys` a key is needed even before the first one is made. `house_key` lets this process's own
-    arena in. `screens` finds personal data where a tenant's terms want it screened. `collectors` are further metrics of this process, shown on `/metrics` too. `app.state.answering` holds the answers under way on WebSockets, which the caller's server may wait for.
+    arena in. `screens` finds personal data where a tenant's terms want it screened. `collectors` are further metrics of this process, shown on `/metrics` too. `waiting` is where requests wait for workers that are still to come.
+    `app.state.answering` holds the answers under way on WebSockets, which the caller's server may wait for.
     """
     metrics = GatewayMetrics()
     for collector in collectors:
@@ -96,6 +99,7 @@ def create_gateway(
         tellings=Tellings(),
         answering=set(),
         screens=screens,
+        waiting=waiting or WaitingRoom(router.registry),
     )
 
     @asynccontextmanager

@@ -112,7 +112,7 @@ class Generation:
         self.seed = draw_seed() if own is None else own
         self._relay = Relay(
             door,
-            request,
+            self.request,  # as served: what was redacted leaves us as little as it is recorded
             kind=self.kind,
             identity=self.identity_name,
             behaviour=self._drawn.behaviour,

@@ -19,6 +19,7 @@ from tiltyard.gateway.errors import BodyTooLarge
 from tiltyard.gateway.generation import Generation
 from tiltyard.gateway.sessions import Session
 from tiltyard.gateway.trace import traceparent_of
+from tiltyard.gateway.waiting import rough_tokens
 from tiltyard.identity.canonical import Json
 from tiltyard.wire.leniency import read_leniently, rule_of
 from tiltyard.wire.openai import ChatCompletionRequest, chat_request
@@ -100,6 +101,8 @@ class Conversation:
             session = self._door.sessions.named(current_caller().tenant, name)
         request, dropped = self._request(session, turn)
         terms = ServiceTerms.read(self._socket.headers, request.service_tier)
+        waiting, identity = self._door.waiting, self._door.router.resolve(request.model)
+        await waiting.wait(identity, rough_tokens(request))
         generation = Generation(
             self._door,
             request,

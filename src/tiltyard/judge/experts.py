@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tiltyard.errors import ContentMissing, InvalidRequest, NotFound
+from tiltyard.errors import Conflict, ContentMissing, InvalidRequest, NotFound
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     Choice,
@@ -22,21 +23,16 @@ from tiltyard.events.schema import (
     ReviewAssigned,
     ReviewerNamed,
     ReviewGiven,
+    RubricRegistered,
     Side,
 )
-from tiltyard.identity.canonical import Digest
-from tiltyard.judge.bias import POINTS
+from tiltyard.judge.expert_results import REVIEWS, assignments, results_of
 from tiltyard.judge.fence import write_question
 from tiltyard.judge.items import Item, SideOrder
 from tiltyard.judge.rubric import Rubric
 from tiltyard.judge.run import SOURCE, item_key, question_key
-from tiltyard.rating.agreement import Label, Level, krippendorff_alpha, raw_agreement
-from tiltyard.rating.proportions import Interval, mean_interval, share_interval
 
 ADJUDICATOR: Final = "adjudicator"
-REVIEWS: Final = 2
-SAME_RATING: Final = 1.0
-"""Two ratings that differ by no more agree; their mean is the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,63 +56,6 @@ class Task:
     order: SideOrder
     adjudicates: bool
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ItemResult:
-    """What experts found of one item."""
-
-    item: str
-    item_id: str
-    reviews: tuple[ReviewGiven, ...]
-    adjudication: ReviewGiven | None
-
-    @property
-    def agreed(self) -> bool:
-        """Whether both reviews say the same (ratings within a point)."""
-        if len(self.reviews) < REVIEWS:
-            return False
-        first, second = self.reviews[:REVIEWS]
-        if first.score is not None and second.score is not None:
-            return abs(first.score - second.score) <= SAME_RATING
-        return first.verdict == second.verdict
-
-    @property
-    def open(self) -> bool:
-        """Whether a review or an adjudication is missing."""
-        return self.adjudication is None and not self.agreed
-
-    @property
-    def verdict(self) -> Choice | None:
-        """The experts' verdict on a pair; `None` while open."""
-        if self.adjudication is not None:
-            return self.adjudication.verdict
-        return self.reviews[0].verdict if self.agreed else None
-
-    @property
-    def score(self) -> float | None:
-        """The experts' rating of a single answer; `None` while open."""
-        if self.adjudication is not None:
-            return self.adjudication.score
-        scores = [one.score for one in self.reviews if one.score is not None]
-        return sum(scores) / len(scores) if self.agreed and scores else None
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertReport:
-    """Of one form and slice."""
-
-    slice: str
-    items: int
-    open: int
-    """Items that have no result yet: a gate that asks for experts holds until this is 0."""
-    agreement: Interval
-    """Share of doubly reviewed items on which both reviewers say the same."""
-    alpha: Interval
-    """Krippendorff's, among all reviews."""
-    adjudicated: int
-    behaviours: Mapping[str, Interval]
-    """By behaviour or identity: win rate of pairs, ties as halves, or mean rating; closed items alone."""
 
 
 def name_reviewer(log: EventLog, name: str, roles: Sequence[str], *, reviewer: str | None = None) -> str:
@@ -146,16 +85,19 @@ def assign(
 
     Raises `InvalidRequest` naming a role that fewer than two reviewers have.
     """
+    wanted = [(item, role) for item in items if (role := item.slices.get(slice_name)) is not None]
+    return assign_by_role(log, wanted, form, seed=seed)
+
+
+def assign_by_role(
+    log: EventLog, wanted: Sequence[tuple[Item, str]], form: Rubric, *, seed: int = 0
+) -> list[ReviewAssigned]:
+    """Give every item to two reviewers with the role beside it, as `assign` does. Blocks."""
     people = reviewers(log)
-    before = _assignments(log, form.digest)
-    load = dict.fromkeys(people, 0)
-    for one in before:
-        load[one.reviewer] = load.get(one.reviewer, 0) + 1
+    before = assignments(log, form.digest)
+    load = Counter(one.reviewer for one in before)
     made: list[ReviewAssigned] = []
-    for item in items:
-        role = item.slices.get(slice_name)
-        if role is None:
-            continue
+    for item, role in wanted:
         key = item_key(log, item)
         has = {one.reviewer for one in before if one.item == key}
         able = [who for who, one in people.items() if role in one.roles and who not in has]
@@ -180,6 +122,8 @@ def assign(
             log.append_blocking(data, subject=key, source=SOURCE)
             load[who] += 1
             made.append(data)
+    if made:
+        _register(log, form)
     return made
 
 
@@ -191,7 +135,7 @@ def tasks_of(log: EventLog, items: Sequence[Item], form: Rubric, reviewer: str) 
     by_key = {item_key(log, item): item for item in items}
     results = {one.item: one for one in results_of(log, form.digest)}
     tasks: list[Task] = []
-    for one in _assignments(log, form.digest):
+    for one in assignments(log, form.digest):
         item = by_key.get(one.item)
         done = one.item in results and any(given.reviewer == reviewer for given in results[one.item].reviews)
         if one.reviewer == reviewer and item is not None and not done:
@@ -262,89 +206,13 @@ def give(
     return data
 
 
-def results_of(log: EventLog, form: Digest) -> list[ItemResult]:
-    """Every item that has a review under a form; blocks."""
-    given: dict[str, list[ReviewGiven]] = {}
-    for event in log.read(types=(ReviewGiven,)):
-        if isinstance(event.data, ReviewGiven) and event.data.form == form:
-            given.setdefault(event.data.item, []).append(event.data)
-    return [
-        ItemResult(
-            item,
-            of[0].item_id,
-            tuple(one for one in of if not one.adjudicates),
-            next((one for one in of if one.adjudicates), None),
-        )
-        for item, of in given.items()
-    ]
-
-
-def expert_report(
-    log: EventLog, form: Rubric, *, slice_name: str | None = None, confidence: float = 0.95
-) -> list[ExpertReport]:
-    """What experts found, all together or by the values of a slice; assigned items without reviews are open. Blocks."""
-    results = {one.item: one for one in results_of(log, form.digest)}
-    assigned = {one.item: one.role for one in _assignments(log, form.digest)}
-    groups: dict[str, list[str]] = {}
-    for item in {**assigned, **results}:
-        result = results.get(item)
-        value = assigned.get(item, "")
-        if result is not None and slice_name is not None:
-            value = result.reviews[0].slices.get(slice_name, "") if result.reviews else value
-        groups.setdefault("all" if slice_name is None else value, []).append(item)
-    return [
-        _report(name, items, [results[item] for item in items if item in results], form, confidence)
-        for name, items in sorted(groups.items())
-    ]
-
-
-def _report(
-    name: str, items: Sequence[str], results: Sequence[ItemResult], form: Rubric, confidence: float
-) -> ExpertReport:
-    double = [one for one in results if len(one.reviews) >= REVIEWS]
-    units: list[list[Label]] = [
-        [given.verdict or given.score or 0.0 for given in one.reviews] for one in double
-    ]
-    level: Level = "nominal" if form.mode == "pairwise" else "interval"
-    questions = [one.reviews[0].question for one in double]
-    closed = [one for one in results if not one.open]
-    values: dict[str, list[tuple[float, str]]] = {}
-    for one in closed:
-        about = (one.reviews or (one.adjudication,))[0]
-        if about is None:
-            continue
-        for side in about.sides:
-            value = one.score
-            if one.verdict is not None:
-                value = POINTS[one.verdict] if side.side == "a" else 1 - POINTS[one.verdict]
-            if value is not None:
-                values.setdefault(side.behaviour or side.identity, []).append((value, about.question))
-    interval = share_interval if form.mode == "pairwise" else mean_interval
-    return ExpertReport(
-        slice=name,
-        items=len(items),
-        open=len(items) - len(closed),
-        agreement=raw_agreement(
-            [str(one.agreed) for one in double],
-            ["True"] * len(double),
-            clusters=questions,
-            confidence=confidence,
-        ),
-        alpha=krippendorff_alpha(units, level=level, clusters=questions, confidence=confidence),
-        adjudicated=sum(one.adjudication is not None for one in results),
-        behaviours={
-            who: interval([value for value, _ in of], clusters=[q for _, q in of], confidence=confidence)
-            for who, of in sorted(values.items())
-        },
-    )
-
-
-def _assignments(log: EventLog, form: Digest) -> list[ReviewAssigned]:
-    return [
-        event.data
-        for event in log.read(types=(ReviewAssigned,))
-        if isinstance(event.data, ReviewAssigned) and event.data.form == form
-    ]
+def _register(log: EventLog, form: Rubric) -> None:
+    """Say once what the form is, so that a review can be understood."""
+    data = RubricRegistered(rubric=form.digest, name=form.name, rules=form.content())
+    try:
+        log.append_blocking(data, subject=form.name, source=SOURCE)
+    except Conflict:
+        return  # it is in the log
 
 
 def _shown(form: Rubric, item: Item, order: SideOrder) -> str:

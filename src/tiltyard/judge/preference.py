@@ -30,9 +30,10 @@ from tiltyard.judge.run import SOURCE
 from tiltyard.rating.calibration_curve import Calibration, calibrate
 from tiltyard.rating.logistic import fit_logistic, logistic
 from tiltyard.rating.proportions import Interval, share_interval
+from tiltyard.rating.refusal import refuses
 from tiltyard.rating.style import style_of
 
-METHOD: Final = "preference-features/1"
+METHOD: Final = "preference-features/2"  # 2: refusals as `rating/refusal.py` tells them
 FEATURES: Final = (
     "log_words",
     "headers",
@@ -49,10 +50,6 @@ RIDGES: Final = (0.3, 1.0, 3.0, 10.0, 30.0)
 FOLDS: Final = 5
 LEAST_VOTES: Final = 50
 _WORD: Final = re.compile(r"[\w']+")
-_REFUSAL: Final = re.compile(
-    r"\b(I can(?:no|')t (?:help|assist|do)|I(?:'m| am) (?:sorry|unable)|as an AI)\b|抱歉|无法(?:提供|协助|回答)",
-    re.IGNORECASE,
-)
 _WIDE: Final = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]")
 
 
@@ -69,7 +66,7 @@ def features_of(question: str, answer: str) -> tuple[float, ...]:
         math.log1p(answer.count("```") // 2),
         len(asked & set(words)) / len(asked) if asked else 0.0,
         1 - len(set(words)) / len(words),
-        float(_REFUSAL.search(answer[:300]) is not None),
+        float(refuses(answer)),
         float(answer.rstrip()[-1:] in set(".!?。！？`)]}\"'|*") if answer.strip() else 0.0),
         float(bool(_WIDE.search(question)) != bool(_WIDE.search(answer))),
     )
@@ -181,10 +178,20 @@ def record_training(log: EventLog, training: Training) -> None:
 
 
 def latest_model(log: EventLog, model: Digest | None = None) -> PreferenceModel:
-    """The newest model of a log, or the one with a digest; raises `InvalidRequest` when there is none."""
+    """The newest model of a log, or the one with a digest; raises `InvalidRequest` when there is none.
+
+    One of an earlier method cannot be used, since its weights belong to features that are told otherwise now.
+    """
     for event in log.read(types=(PreferenceModelTrained,), newest_first=True):
-        if isinstance(event.data, PreferenceModelTrained) and model in (None, event.data.model):
-            return PreferenceModel(event.data)
+        trained = event.data
+        if isinstance(trained, PreferenceModelTrained) and model in (None, trained.model):
+            if trained.method != METHOD:
+                raise InvalidRequest(
+                    f"{trained.model} was trained on {trained.method}; this version scores by {METHOD}: "
+                    "train one with `tiltyard judge train`",
+                    param="scorer",
+                )
+            return PreferenceModel(trained)
     raise InvalidRequest(
         "the log has no such preference model; train one with `tiltyard judge train`", param="scorer"
     )

@@ -21,19 +21,20 @@ _SHORT_MARGIN, _MARGIN = 1.0, 1.5
 """By how much a language must be ahead of the next one, in a short message and in a longer one."""
 _SHORT: Final = 8  # words
 
-# Characters that only one of the two ways to write Chinese has: 后, 里 and their like are words of both.
+# Characters that only one form writes; what both write (游, 周, 台) decides nothing.
 _TRADITIONAL: Final = frozenset(
-    "們這來說時國會對學經過還點開關東車馬長門問間見現視觀覺話語請誰讓認識讀寫書畫買賣錢電腦網業務產發動機飛魚鳥龍風愛歡樂氣漢萬專嚴麼為無後從當樣實裡"
-    "幾題應該給變讚嗎裏體總結頭單號條種類別義議計試驗張紅綠藍顏歲歷極構標權殺準滿濟燈爾狀獨環異療盡監確禮積穩個謝頁場與處將數據選擇項寶貝銀鐵軟裝備壓"
-    "縮檔案護價證層級區塊鏈樹葉藥醫癒聽頻華蘭臺灣廣島嶼邊緣線黃麗雲霧煙熱親戚媽爺奶孫兒記錄舊約藝術圖館園腳臉齒顧慮導師範圍繞統領黨團員舉農質輕鬆緊難"
-    "簡複雜運輸進遠達連載週遊戲獎賽贏筆紙報聞閱覽簽件償債營養"
+    "們這來說時國會對學經過還點開關東車馬長門問間見現視觀覺話語請誰讓認識讀寫書畫買賣錢電腦網業務產發動機飛魚鳥龍風愛歡樂氣漢萬專嚴"
+    "麼為無後從當樣實裡幾題應該給變讚嗎裏體總結頭單號條種類別義議計試驗張紅綠藍顏歲歷極構標權殺氣準滿濟燈爾狀獨環異療盡監確禮積穩"
+    "個謝頁場與處將數據選擇項寶貝銀鐵軟裝備壓縮檔案護價證層級區塊鏈樹葉藥醫癒聽頻華蘭臺灣廣島嶼邊緣線黃麗雲霧煙熱親戚媽爺奶孫兒記錄舊約藝術圖館園"
+    "腳臉齒顧慮導師範圍繞統領黨團員舉農質輕鬆緊難簡複雜運輸進遠達連載週遊戲獎賽贏筆紙報聞閱覽簽件償債營養"
 )
 _SIMPLIFIED: Final = frozenset(
-    "们这来说时国会对学经过还点开关东车马长门问间见现视观觉话语请谁让认识读写书画买卖钱电脑网业务产发动机飞鱼鸟龙风爱欢乐气汉万专严么为无从当样实题应"
-    "该给变赞吗体总结头单号条种类别义议计试验张红绿蓝颜岁历极构标权杀满济灯尔状独环异疗尽监确礼积稳个谢页场与处将数据选择项宝贝银铁软装备压缩档护价证"
-    "层级区块链树叶药医愈听频华兰湾广岛屿边缘线黄丽雾烟热亲妈爷孙儿记录旧约艺术图馆园脚脸齿顾虑导师围绕统领党团员举农质轻紧难简复杂运输进远达连载戏奖"
-    "赛赢笔纸报闻阅览签债营养"
+    "们这来说时国会对学经过还点开关东车马长门问间见现视观觉话语请谁让认识读写书画买卖钱电脑网业务产发动机飞鱼鸟龙风爱欢乐气汉万专严"
+    "么为无后从当样实几题应该给变赞吗体总结头单号条种类别义议计试验张红绿蓝颜岁历极构标权杀准满济灯尔状独环异疗尽监确礼积稳"
+    "个谢页场与处将数据选择项宝贝银铁软装备压缩档护价证层级区块链树叶药医听频华兰湾广岛屿边缘线黄丽雾烟热亲妈爷孙儿记录旧约艺术图馆园脚脸齿顾虑导"
+    "师围绕统领党团员举农质轻紧难简复杂运输进远达连载戏奖赛赢笔纸报闻阅览签债营养"
 )
+_BOTH: Final = _TRADITIONAL & _SIMPLIFIED
 
 _SCRIPTS: Final[tuple[tuple[int, int, str], ...]] = (
     (0x0041, 0x024F, "latin"),
@@ -72,20 +73,13 @@ _LETTERS: Final[Mapping[str, str]] = {
     "cs": "řůěčšžáíé",
 }
 
-# In a script that several languages share: the language without letters of its own, then letters that tell.
-_SHARED: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
-    "cyrillic": ("ru", {"uk": "іїєґ", "ru": "ыэё", "bg": "ъ"}),
-    "arabic": ("ar", {"ur": "ٹڈڑےں", "fa": "پچژگیک"}),
-    "devanagari": ("hi", {"mr": "ळ"}),
-}
-
 # Words that carry grammar: common in one of these languages, and no word of the others (or of several, counted for each).
 _WORDS: Final[Mapping[str, str]] = {
     "en": "the is are was of and to in a an on by at as if that what how why with for you your it this can do does please write explain "
     "give me my i have not be from when which who tell make about should would between could any one two three some there they he she we his her their its or but into than "
     "has had were been will describe list find all hello hi thanks",
     "de": "der die das und ist nicht ein eine ich du sie wir mit für auf den dem von zu im wie was warum kannst bitte "
-    "schreibe erkläre auch sind wird einen hallo",
+    "schreibe erkläre auch sind wird einen hat des im sich oder aber wenn wurde haben nach bei viel viele hallo",
     "fr": "le la ou ne se plus son entre sur par aux cette a été les des est et un une je vous nous pour dans que qui avec sur pas du au ce cette comment pourquoi "
     "écris explique sont quelle quel bonjour moi",
     "es": "el la los las es y un una que entre fue sus este esta pero ha había de en por para con no cómo qué cuál del al se lo su escribe explica son como "
@@ -100,10 +94,16 @@ _WORDS: Final[Mapping[str, str]] = {
     "tr": "bir ve da olarak daha kadar sonra gibi bu nasıl neden ne için ile değil mi yaz açıkla olan çok merhaba",
     "vi": "là và của không có một cho tôi bạn như thế nào tại sao hãy viết giải thích xin chào",
     "id": "yang pada akan oleh telah juga ada kami bisa tersebut dan di ke dari ini itu apa bagaimana mengapa tidak adalah untuk dengan saya tolong jelaskan tulis halo",
-    "fi": "ja on ei se että olen kuin mutta minä sinä tämä mitä miten miksi ovat myös hei",
-    "sw": "ya na wa kwa ni katika za cha kuwa hii huo kama yake lakini",
     "cs": "je se na co jak proč není napiš vysvětli pro ahoj",
+    "sw": "ya na wa kwa ni katika za cha kuwa hii huo kama yake lakini nini habari tafadhali andika",
+    "fi": "ja on ei se että oli mitä kuin ovat hän minä miksi miten mikä kirjoita kerro hei",
 }
+_DEVANAGARI: Final[Mapping[str, frozenset[str]]] = {
+    "hi": frozenset(["है", "हैं", "का", "के", "की", "में", "से", "को", "नहीं", "पर", "क्या", "और"]),
+    "mr": frozenset(["आहे", "आहेत", "आणि", "नाही", "होते", "होता", "मी", "काय", "मला", "हे"]),
+    "ne": frozenset(["छ", "छन्", "छैन", "हो", "थियो", "पनि", "हुन्छ", "भएको", "गरेको", "मेरो", "तपाईं", "किन"]),
+}
+"""Their words carry signs that are no letters to `re`, so they are split at spaces."""
 
 
 def _turned(signs: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
@@ -116,6 +116,8 @@ def _turned(signs: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
 
 _BY_WORD: Final = _turned({language: words.split() for language, words in _WORDS.items()})
 _BY_LETTER: Final = _turned(_LETTERS)
+_LETTERS_OF_A_WORD: Final = {"han": 4, "ja": 4, "ko": 4}
+"""A Han letter is a word, or half of one; a Latin word has about five."""
 _CODE: Final = re.compile(r"```.*?(?:```|$)", re.DOTALL)
 _WORD: Final = re.compile(r"[^\W\d_]+")
 
@@ -134,16 +136,20 @@ def language_of(message: str) -> str:
     scripts = Counter(script for letter in text if (script := _script(letter)))
     if not scripts:
         return UNDECIDED
-    if scripts["ja"]:  # kana between Han letters
+    if scripts["ja"] * 5 >= scripts["han"] and scripts["ja"]:  # kana between Han letters
         scripts["ja"] += scripts.pop("han", 0)
-    script = max(scripts, key=lambda name: (scripts[name], name))
+    script = max(scripts, key=lambda name: (scripts[name] * _LETTERS_OF_A_WORD.get(name, 1), name))
     match script:
         case "han":
             return _chinese(text)
+        case "cyrillic":
+            return _cyrillic(text.lower())
+        case "arabic":
+            return _arabic(text)
+        case "devanagari":
+            return _devanagari(text)
         case "latin":
             return _by_words(text.lower())
-        case "cyrillic" | "arabic" | "devanagari":
-            return _by_letters(text.lower(), script)
         case _:
             return script
 
@@ -161,18 +167,30 @@ def is_written_in(text: str, wanted: str) -> bool:
 
 
 def _chinese(text: str) -> str:
-    traditional = sum(letter in _TRADITIONAL for letter in text)
-    simplified = sum(letter in _SIMPLIFIED for letter in text)
+    traditional = sum(letter in _TRADITIONAL and letter not in _BOTH for letter in text)
+    simplified = sum(letter in _SIMPLIFIED and letter not in _BOTH for letter in text)
     if traditional == simplified:
         return "zh"
     return "zh-Hant" if traditional > simplified else "zh-Hans"
 
 
-def _by_letters(text: str, script: str) -> str:
-    rest, others = _SHARED[script]
-    counts = {language: sum(letter in own for letter in text) for language, own in others.items()}
-    most = max(counts, key=lambda language: counts[language])
-    return most if counts[most] else rest
+def _cyrillic(text: str) -> str:
+    if set("іїєґ") & set(text):
+        return "uk"
+    return "bg" if text.count("ъ") > sum(text.count(letter) for letter in "ыэё") else "ru"
+
+
+def _arabic(text: str) -> str:
+    letters = set(text)
+    return "ur" if set("ٹڈڑےں") & letters else "fa" if set("پچژگیک") & letters else "ar"
+
+
+def _devanagari(text: str) -> str:
+    if "ळ" in text:
+        return "mr"
+    words = Counter(word.strip("।,.?!;:\"'()") for word in text.split())
+    said = {language: sum(words[word] for word in own) for language, own in _DEVANAGARI.items()}
+    return max(said, key=lambda language: said[language])  # Hindi is first, and so where none is said
 
 
 def _by_words(text: str) -> str:
