@@ -25,7 +25,8 @@ from tiltyard.fleet.registry import Registry
 from tiltyard.identity.canonical import digest_of
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Behaviour, Deployment, Weights
-from tiltyard.router.router import Lease, Router
+from tiltyard.router.load import Entry
+from tiltyard.router.router import Router
 from tiltyard.wire.worker import IdentityStatus, WorkerStatus
 from virtual_engine import (
     DEFAULT_COST,
@@ -93,7 +94,7 @@ class Replica:
     draining: bool = False
     stepping: bool = False
     """Whether a step is under way: its end begins the next."""
-    leases: dict[str, tuple[Lease, ExitStack]] = field(default_factory=dict)
+    entries: dict[str, tuple[Entry, ExitStack]] = field(default_factory=dict)
 
     def status(self) -> WorkerStatus:
         """What the registry is told."""
@@ -194,10 +195,10 @@ class VirtualFleet:
         route = self.router.choose(IDENTITY)
         replica = self._replicas[route.worker.name]
         stack = ExitStack()
-        lease = stack.enter_context(
-            self.router.lease(replica.name, one.prompt_tokens + GUESSED_ANSWER_TOKENS)
+        entry = stack.enter_context(
+            self.router.loads.entry(replica.name, one.prompt_tokens, GUESSED_ANSWER_TOKENS)
         )
-        replica.leases[name] = (lease, stack)
+        replica.entries[name] = (entry, stack)
         replica.engine.submit(
             engine_request(name, prompt_of(one.prompt_tokens, int(name[1:])), one.answer_tokens)
         )
@@ -218,15 +219,14 @@ class VirtualFleet:
 
         def done() -> None:
             for token in result.emitted:
-                lease, stack = replica.leases[token.request_id]
+                entry, stack = replica.entries[token.request_id]
                 if token.first:
                     arrived = self.outcome.arrived_s[token.request_id]
                     self.outcome.first_token_s[token.request_id] = self.now_s - arrived
-                    lease.progress(max(0, lease.tokens - GUESSED_ANSWER_TOKENS))
-                lease.progress(1)
+                entry.answered(1)
                 if token.finish:
                     stack.close()
-                    del replica.leases[token.request_id]
+                    del replica.entries[token.request_id]
                     self.outcome.finished.add(token.request_id)
             self._step(replica)
 
@@ -235,12 +235,12 @@ class VirtualFleet:
     def _look(self) -> None:
         for replica in self._replicas.values():  # as the registry asks once a second
             self.registry.announce(replica.name, "http://127.0.0.1:1", replica.status())
-        for name in [n for n, r in self._replicas.items() if r.draining and not r.leases]:
+        for name in [n for n, r in self._replicas.items() if r.draining and not r.entries]:
             self.registry.withdraw(name, "scaled down")
             del self._replicas[name]
         serving = [r for r in self._replicas.values() if not r.draining]
         unfinished = sum(
-            max(self.router.unfinished_tokens(r.name), r.status().unfinished_tokens) for r in serving
+            max(self.router.loads.unfinished(r.name), r.status().unfinished_tokens) for r in serving
         )
         waiting = sum(one.prompt_tokens + GUESSED_ANSWER_TOKENS for one in self._waiting)
         seen = Observation(self.now_s, unfinished, waiting, len(serving), self._starting)
@@ -330,7 +330,7 @@ def main() -> None:
         outcome = fleet.run(arrivals, options.until)
         hours = sum(one.ready + one.starting for one in outcome.samples) / 3600
         quiet = [one.load / max(1, one.ready) for one in outcome.samples if 60 <= one.at_s < begin_s]
-        print(f"{name}: {sum(quiet) / len(quiet):,.0f} tokens a replica before the burst")
+        print(f"{name}: {sum(quiet) / max(1, len(quiet)):,.0f} tokens a replica before the burst")
         before = outcome.first(0.5, 60, begin_s)
         back = recovered_s(outcome, begin_s, end_s, 2 * before)
         rows_of_table.append(

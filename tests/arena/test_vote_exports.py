@@ -17,7 +17,14 @@ from tiltyard.arena.importing.terms import Format, Terms
 from tiltyard.errors import InvalidRequest, NotFound
 from tiltyard.events.imported import ImportedVoteRow
 from tiltyard.events.log import EventLog
-from tiltyard.events.schema import BattleOpened, Contestant, GenerationFinished, VoteCast
+from tiltyard.events.schema import (
+    PURPOSES,
+    BattleOpened,
+    Contestant,
+    DataTermsSet,
+    GenerationFinished,
+    VoteCast,
+)
 from tiltyard.identity.manifest import DefaultSampling
 from tiltyard.rating.ruleset import Ruleset
 
@@ -37,6 +44,9 @@ def log(tmp_path: Path) -> Iterator[EventLog]:
 
 def exported(log: EventLog, form: ExportFormat, source: str | None = "others", **more: bool) -> str:
     out = io.StringIO()
+    if more.get("text"):
+        may = DataTermsSet(scope="*", purposes=dict.fromkeys(PURPOSES), basis="a test", by="test")
+        log.append_blocking(may, subject="*", source="test")
     export_votes(log, EVERY, ExportTerms(form, source=source, **more), out)
     return out.getvalue()
 
@@ -57,7 +67,7 @@ def facts(row: ImportedVoteRow) -> tuple[object, ...]:
 
 
 def words(log: EventLog, row: ImportedVoteRow) -> object:
-    return None if row.text is None else json.loads(log.read_content(row.text))
+    return None if row.text is None else json.loads(log.own_words("test").read(row.text))
 
 
 ROWS = [
@@ -298,3 +308,10 @@ def test_a_source_that_is_not_there_or_has_no_single_votes_is_refused(log: Event
         exported(log, "lmarena")
     with pytest.raises(InvalidRequest, match="no verdicts of judges"):
         exported(log, "mtbench")
+
+
+def test_words_that_nobody_allowed_to_publish_do_not_leave_with_the_votes(log: EventLog) -> None:
+    own_votes(log)
+    out = io.StringIO()
+    written = export_votes(log, EVERY, ExportTerms("lmarena", text=True), out)
+    assert (written.rows, written.lacking) == (2, 2)

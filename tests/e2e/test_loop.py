@@ -129,7 +129,7 @@ def test_a_changed_recording_shows_the_first_difference_and_exits_3(yard: Tiltya
     with EventLog.open(yard.data / "log.db", keys=yard.data / "keys.db") as log:
         event = log.generation(name)
         assert event.response is not None
-        said = orjson.loads(log.read_content(event.response))
+        said = orjson.loads(log.own_words("test").read(event.response))
         said["choices"][0]["token_ids"][3] += 1
         other = log.content("default", orjson.dumps(said))
         log.append_blocking(

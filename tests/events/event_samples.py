@@ -18,6 +18,9 @@ from tiltyard.events.schema import (
     ChoiceOutcome,
     ContentRef,
     Contestant,
+    DatasetReleased,
+    DatasetRowsReleased,
+    DatasetUsed,
     EvalItemFailed,
     EvalItemFinished,
     EvalItemReviewed,
@@ -33,6 +36,7 @@ from tiltyard.events.schema import (
     JudgesBridged,
     JudgmentMade,
     PreferenceModelTrained,
+    ReleasedRow,
     ReleaseEnded,
     ReleaseOrdered,
     ReleaseStarted,
@@ -370,4 +374,25 @@ def release_events() -> list[EventData]:
         ),
         ReleaseOrdered(release="rel_1", order="abort", index=0, by="ann", why="seen enough"),
         ReleaseEnded(release="rel_1", outcome="rolled_back", why="a gate failed"),
+    ]
+
+
+def dataset_events() -> list[EventData]:
+    """A release of one row, and a scorer that used it."""
+    row = ReleasedRow(id="0" * 32, digest=A, subjects=("voter_1",), origin="bat_1", generations=("gen_1",))
+    return [
+        DatasetRowsReleased(release="dat_1", place=0, rows=(row,)),
+        DatasetReleased(
+            release="dat_1",
+            name="votes",
+            version="1.0.0",
+            layout="pairs",
+            position=9,
+            digest=A,
+            manifest={},
+            rows=1,
+            key=B,
+            by="ann",
+        ),
+        DatasetUsed(release="dat_1", kind="scorer", name="plum-reward", by="ann"),
     ]

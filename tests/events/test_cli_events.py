@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from event_samples import (
     SOURCE,
     A,
+    dataset_events,
     embedded,
     eval_events,
     generation,
@@ -37,9 +38,16 @@ from tiltyard.events.schema import (
     BattleTurnFinished,
     BattleVoided,
     ConsentGiven,
+    ConsentWithdrawn,
+    ContentExpired,
+    ContentRead,
+    DataTermsSet,
+    ErasureReceipted,
+    EventData,
     ImportedVote,
     JudgmentsImported,
     LeaderboardPublished,
+    MemoryPurged,
     PairCountsImported,
     Refused,
     ReplicasSet,
@@ -104,6 +112,17 @@ def test_tail_json_gives_cloudevents(data: Path) -> None:
     assert all(document["specversion"] == "1.0" for document in documents)
 
 
+def consent_events() -> list[EventData]:
+    return [
+        ConsentWithdrawn(voter="v", purposes=("train",), left=("serve",), version="2", by="the person"),
+        DataTermsSet(scope="acme", purposes={"serve": 30, "evaluate": None}, basis="contract", by="ann"),
+        ContentRead(purpose="evaluate", reader="judge/battles", who="ann", contents=("c1", "c2")),
+        ContentExpired(scope="acme", before_us=1, contents=2),
+        MemoryPurged(erased="v", server="s", battles=1, workers=1, blocks=3),
+        ErasureReceipted(erased="v", receipt=A, contents=2, keys=1, releases=("rel_1",)),
+    ]
+
+
 def test_every_type_has_a_readable_line(tmp_path: Path) -> None:
     events = [
         registered("plum"),
@@ -133,6 +152,7 @@ def test_every_type_has_a_readable_line(tmp_path: Path) -> None:
             digest="sha256:1", method="bt", ruleset="r", votes=3, first_sequence=1, last_sequence=2
         ),
         ConsentGiven(voter="v", version="1", language="en", wording="sha256:1"),
+        *consent_events(),
         BattleVoided(battle="b", attempt=0, failed=("a",), causes=("unreachable",), redraw="bat_2"),
         VoteWithdrawn(battle="b", voter="v", vote="1", reason="slip"),
         BattleShared(battle="b", voter="v", link_digest="sha256:1"),
@@ -154,6 +174,7 @@ def test_every_type_has_a_readable_line(tmp_path: Path) -> None:
         *eval_events(),
         *judge_events(),
         *release_events(),
+        *dataset_events(),
         VoteReviewed(of="voter", name="voter_1", decision="keep", reason="honest", by="ann"),
         VoteImportStarted(
             import_id="imp_1",

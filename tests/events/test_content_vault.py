@@ -31,8 +31,8 @@ def bytes_under(data: Path) -> bytes:
 
 def test_words_come_back_in_this_process_and_the_next(open_log: object, log: EventLog) -> None:
     ref = say(log, "bat_1", "voter-1")
-    assert log.read_content(ref) == WORDS
-    assert open_log().read_content(ref) == WORDS  # type: ignore[operator]
+    assert log.own_words("test").read(ref) == WORDS
+    assert open_log().own_words("test").read(ref) == WORDS  # type: ignore[operator]
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -40,7 +40,7 @@ def test_words_come_back_in_this_process_and_the_next(open_log: object, log: Eve
 def test_any_bytes_come_back(log: EventLog, data: bytes) -> None:
     words = log.content("voter-1", data)
     log.append_blocking(turn(words.ref.id, 0, words.ref), subject="b", source=SOURCE, contents=[words])
-    assert log.read_content(words.ref) == data
+    assert log.own_words("test").read(words.ref) == data
     assert words.ref.size_bytes == len(data)
 
 
@@ -69,11 +69,11 @@ def test_the_digest_is_keyed(log: EventLog) -> None:
 
 def test_erasing_a_person_takes_their_words_and_nothing_else(log: EventLog) -> None:
     gone, stays = say(log, "bat_1", "voter-1"), say(log, "bat_2", "voter-2")
-    assert log.erase_subject("voter-1", reason="asked on paper") == 1
+    assert log.erase_subject("voter-1", reason="asked on paper").keys == 1
     with pytest.raises(ContentMissing, match="voter-1 were erased at") as missing:
-        log.read_content(gone)
+        log.own_words("test").read(gone)
     assert missing.value.code == "content_erased"
-    assert log.read_content(stays) == WORDS
+    assert log.own_words("test").read(stays) == WORDS
     report = log.verify(check_contents=True)
     assert report.ok
     assert (report.events, report.contents, report.contents_erased) == (3, 1, 1)
@@ -94,8 +94,8 @@ def test_the_erased_key_is_in_no_file(log: EventLog, tmp_path: Path) -> None:
 
 def test_erasing_twice_leaves_one_tombstone(log: EventLog) -> None:
     say(log, "bat_1", "voter-1")
-    assert log.erase_subject("voter-1") == 1
-    assert log.erase_subject("voter-1") == 0
+    assert log.erase_subject("voter-1").keys == 1
+    assert log.erase_subject("voter-1").keys == 0
     assert len(list(log.read(types=[SubjectErased]))) == 1
 
 
@@ -103,24 +103,24 @@ def test_an_erased_person_may_come_back_under_a_new_key(log: EventLog) -> None:
     old = say(log, "bat_1", "voter-1")
     log.erase_subject("voter-1")
     new = say(log, "bat_2", "voter-1", b"again")
-    assert log.read_content(new) == b"again"
+    assert log.own_words("test").read(new) == b"again"
     with pytest.raises(ContentMissing):
-        log.read_content(old)
+        log.own_words("test").read(old)
 
 
 def test_erasing_in_another_process_reaches_keys_held_in_memory(open_log: object) -> None:
     ours, other = open_log(), open_log()  # type: ignore[operator]
     old = say(ours, "bat_1", "voter-1")
     under_old_key = ours.content("voter-1", WORDS)
-    assert other.erase_subject("voter-1") == 1
+    assert other.erase_subject("voter-1").keys == 1
     with pytest.raises(ContentMissing):
-        ours.read_content(old)
+        ours.own_words("test").read(old)
     with pytest.raises(Conflict, match="erased while words were being written"):
         ours.append_blocking(
             turn("bat_2", 0, under_old_key.ref), subject="bat_2", source=SOURCE, contents=[under_old_key]
         )
     ref = say(ours, "bat_2", "voter-1")
-    assert ours.read_content(ref) == WORDS
+    assert ours.own_words("test").read(ref) == WORDS
     assert ours.verify(check_contents=True).ok
 
 
@@ -130,11 +130,14 @@ def test_keys_made_at_once_in_two_processes_both_work_and_both_die(open_log: obj
     assert one.key.key_id != two.key.key_id
     for battle, log, words in (("bat_1", ours, one), ("bat_2", other, two)):
         log.append_blocking(turn(battle, 0, words.ref), subject=battle, source=SOURCE, contents=[words])
-    assert (ours.read_content(two.ref), other.read_content(one.ref)) == (b"two", b"one")
-    assert ours.erase_subject("voter-1") == 2
+    assert (
+        ours.own_words("test").read(two.ref),
+        other.own_words("test").read(one.ref),
+    ) == (b"two", b"one")
+    assert ours.erase_subject("voter-1").keys == 2
     for ref in (one.ref, two.ref):
         with pytest.raises(ContentMissing):
-            other.read_content(ref)
+            other.own_words("test").read(ref)
 
 
 def test_words_of_a_refused_event_are_not_kept(log: EventLog) -> None:
@@ -143,15 +146,15 @@ def test_words_of_a_refused_event_are_not_kept(log: EventLog) -> None:
     with pytest.raises(Conflict):
         log.append_blocking(turn("bat_1", 0, words.ref), subject="bat_1", source=SOURCE, contents=[words])
     with pytest.raises(ContentMissing, match="not in the vault"):
-        log.read_content(words.ref)
+        log.own_words("test").read(words.ref)
 
 
 def test_a_reference_to_other_words_is_refused(log: EventLog) -> None:
     first, second = say(log, "bat_1", "voter-1"), say(log, "bat_2", "voter-1", b"other")
     with pytest.raises(LogTampered, match="other words"):
-        log.read_content(first.model_copy(update={"digest": second.digest}))
+        log.own_words("test").read(first.model_copy(update={"digest": second.digest}))
     with pytest.raises(LogTampered, match="does not belong to voter-2"):
-        log.read_content(first.model_copy(update={"subject": "voter-2"}))
+        log.own_words("test").read(first.model_copy(update={"subject": "voter-2"}))
 
 
 def test_keys_that_were_moved_between_people_are_refused(log: EventLog, tmp_path: Path) -> None:
@@ -164,7 +167,7 @@ def test_keys_that_were_moved_between_people_are_refused(log: EventLog, tmp_path
         ),
     )
     with pytest.raises(LogTampered, match=r"keys\.db was changed"):
-        log.read_content(ref)
+        log.own_words("test").read(ref)
 
 
 def test_a_log_restored_without_its_keys_says_so(open_log: object, tmp_path: Path) -> None:
@@ -174,7 +177,7 @@ def test_a_log_restored_without_its_keys_says_so(open_log: object, tmp_path: Pat
     for name in ("keys.db", "keys.db-wal", "keys.db-shm"):
         (tmp_path / name).unlink(missing_ok=True)
     with pytest.raises(ContentMissing, match="restored without its keys"):
-        open_log().read_content(ref)  # type: ignore[operator]
+        open_log().own_words("test").read(ref)  # type: ignore[operator]
 
 
 def test_the_master_key_is_for_its_owner_only(log: EventLog, tmp_path: Path) -> None:

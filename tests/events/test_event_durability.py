@@ -53,7 +53,7 @@ def check_acknowledged(log: EventLog, lines: list[str]) -> tuple[int, int]:
         elif kind == "words":
             ref = ContentRef.model_validate_json(detail)
             assert ref.id in words
-            assert log.read_content(ref) == battle.encode()
+            assert log.own_words("test").read(ref) == battle.encode()
             counted[1] += 1
     return counted[0], counted[1]
 

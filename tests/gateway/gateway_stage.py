@@ -80,6 +80,7 @@ class Stage:
     workers: list[StandIn]
     registry: Registry
     app: FastAPI
+    router: Router
 
 
 @contextmanager
@@ -94,9 +95,10 @@ def staged(log: EventLog, directory: Path, workers: int = 1, **gateway: Any) -> 
             await registry.aclose()
 
         asyncio.run(announce())
-        app = create_gateway(router=Router(registry, ALIASES), log=log, **gateway)
+        router = Router(registry, ALIASES)
+        app = create_gateway(router=router, log=log, **gateway)
         with served(app) as url:
-            yield Stage(url, log, stand_ins, registry, app)
+            yield Stage(url, log, stand_ins, registry, app, router)
 
 
 def _all_served(apps: list[object]) -> Iterator[list[str]]:

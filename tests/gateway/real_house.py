@@ -48,7 +48,9 @@ class House:
         """The first answer as the vault keeps it."""
         event = self.event(generation)
         assert event.response is not None
-        choice: dict[str, object] = orjson.loads(self.log.read_content(event.response))["choices"][0]
+        choice: dict[str, object] = orjson.loads(self.log.own_words("test").read(event.response))["choices"][
+            0
+        ]
         return choice
 
 

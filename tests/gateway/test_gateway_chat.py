@@ -29,7 +29,7 @@ def client(stage: Stage) -> Iterator[OpenAI]:
 
 def words(stage: Stage, event: GenerationFinished) -> object:
     assert event.response is not None
-    return orjson.loads(stage.log.read_content(event.response))
+    return orjson.loads(stage.log.own_words("test").read(event.response))
 
 
 def recorded(stage: Stage, generation: str) -> GenerationFinished:
@@ -58,7 +58,7 @@ def test_a_stream_is_passed_on_and_recorded(stage: Stage, client: OpenAI) -> Non
     expected = {"index": 0, "text": text, "token_ids": [*range(8)], "finish_reason": "stop"}
     assert words(stage, event) == {"choices": [expected]}
     assert event.prompt is not None
-    assert orjson.loads(stage.log.read_content(event.prompt)) == {"messages": say("!pieces")}
+    assert orjson.loads(stage.log.own_words("test").read(event.prompt)) == {"messages": say("!pieces")}
 
 
 def test_the_usage_frame_comes_last_for_who_asks(client: OpenAI) -> None:
@@ -99,7 +99,7 @@ def test_plain_completions_stream_and_whole(stage: Stage, client: OpenAI) -> Non
     event = recorded(stage, whole.id)
     assert (event.endpoint, event.identity, event.alias) == ("completions", "warm", "warm")
     assert event.prompt is not None
-    assert orjson.loads(stage.log.read_content(event.prompt)) == {"prompt": "!count 3"}
+    assert orjson.loads(stage.log.own_words("test").read(event.prompt)) == {"prompt": "!count 3"}
 
 
 def test_a_request_without_a_seed_gets_one_and_keeps_it(stage: Stage, client: OpenAI) -> None:
@@ -178,7 +178,7 @@ async def test_a_client_that_leaves_a_stream_frees_the_worker_and_is_recorded(st
     await idle(stage)
     assert (event.choices[0].finish_reason, event.error) == ("cancelled", None)
     assert event.response is not None
-    kept = orjson.loads(stage.log.read_content(event.response))["choices"][0]
+    kept = orjson.loads(stage.log.own_words("test").read(event.response))["choices"][0]
     assert kept["text"].startswith(seen)
     assert kept["text"] == "".join(f"{token} " for token in kept["token_ids"])
     assert event.completion_tokens == len(kept["token_ids"])

@@ -35,6 +35,7 @@ class Launched:
     log: EventLog
     registry: Registry
     directory: Path
+    router: Router
 
     def pid(self, worker: str) -> int:
         return int(json.loads((self.directory / f"{worker}.ready").read_bytes())["pid"])
@@ -70,7 +71,8 @@ async def launched(directory: Path, workers: int) -> AsyncIterator[Launched]:
             patience=Patience(first_back_off_s=0.05),
         )
         await launcher.start([worker_spec(f"w{i}", directory) for i in range(workers)])
-        app = create_gateway(router=Router(registry, ALIASES), log=log)
+        router = Router(registry, ALIASES)
+        app = create_gateway(router=router, log=log)
         server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
         serving = asyncio.create_task(server.serve())
         try:
@@ -78,7 +80,7 @@ async def launched(directory: Path, workers: int) -> AsyncIterator[Launched]:
                 await asyncio.sleep(0.01)
             port = server.servers[0].sockets[0].getsockname()[1]
             async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as http:
-                yield Launched(http, log, registry, directory)
+                yield Launched(http, log, registry, directory, router)
         finally:
             server.should_exit = True
             await serving
@@ -137,3 +139,28 @@ async def test_the_last_worker_dying_is_unavailable_with_a_time_to_come_back(tmp
         assert answer.headers["retry-after"] == "2"
         (event,) = house.events()
         assert (event.choices[0].finish_reason, event.error) == ("failed", "unavailable")
+
+
+async def test_a_worker_that_is_stopped_loses_what_it_has_not_begun_to_another(tmp_path: Path) -> None:
+    """vLLM #39863: a hung server keeps its connections; who waits on them would wait for ever."""
+    async with launched(tmp_path, 2) as house:
+        waiting = asyncio.create_task(house.ask("!wait", stream=True))
+        await house.running_on(0)
+        stopped = house.pid("w0")
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            await house.running_on(1)  # its lease lapsed, and the request went to the other
+            assert not waiting.done()
+            assert house.router.loads.requests == 1
+            assert [worker.name for worker in house.registry.serving("plain")] == ["w1"]
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await house.served_by(2)
+        async with asyncio.timeout(PATIENCE_S):
+            while not house.events():  # noqa: ASYNC110 - another task's
+                await asyncio.sleep(0.02)
+        (event,) = house.events()
+        assert (event.worker, event.choices[0].finish_reason) == ("w1", "cancelled")
+        assert house.router.loads.requests == 0

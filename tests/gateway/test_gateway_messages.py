@@ -48,7 +48,7 @@ def test_a_message_is_a_chat_answer_in_other_words(stage: Stage) -> None:
     assert (event.endpoint, event.sampling.temperature) == ("messages", 0.25)
     assert event.prompt is not None
     assert event.prompt.subject == "eva"
-    assert orjson.loads(stage.log.read_content(event.prompt))["messages"] == [
+    assert orjson.loads(stage.log.own_words("test").read(event.prompt))["messages"] == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "!count 3"},
     ]

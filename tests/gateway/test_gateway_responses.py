@@ -32,7 +32,7 @@ def test_a_response_is_a_chat_answer_in_other_words(stage: Stage, client: OpenAI
     event = stage.log.generation(answer.id.replace("resp_", "gen_"))
     assert (event.endpoint, event.sampling.temperature, event.error) == ("responses", 0.25, None)
     assert event.prompt is not None
-    kept = orjson.loads(stage.log.read_content(event.prompt))
+    kept = orjson.loads(stage.log.own_words("test").read(event.prompt))
     assert kept["messages"] == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "!count 3"},

@@ -82,7 +82,7 @@ async def test_cancel_stops_the_answer_and_keeps_what_came(stage: Stage) -> None
         event = stage.log.generation(str(done["generation"]))
         assert event.choices[0].finish_reason == "cancelled"
         assert event.response is not None
-        kept = orjson.loads(stage.log.read_content(event.response))
+        kept = orjson.loads(stage.log.own_words("test").read(event.response))
         assert kept["choices"][0]["text"].startswith(first + rest)
         await turn(socket, content="go on")
         assert (await answer(socket))[0] == "go on"

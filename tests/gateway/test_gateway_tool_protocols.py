@@ -54,7 +54,7 @@ def test_a_response_calls_a_function_and_goes_on_from_its_result(house: House) -
     assert second.status in ("completed", "incomplete")
     kept = house.event(second.id.replace("resp_", "gen_")).prompt
     assert kept is not None
-    messages = orjson.loads(house.log.read_content(kept))["messages"]
+    messages = orjson.loads(house.log.own_words("test").read(kept))["messages"]
     assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
     assert messages[1]["tool_calls"][0]["id"] == messages[2]["tool_call_id"] == call.call_id
 

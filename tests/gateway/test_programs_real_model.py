@@ -339,7 +339,7 @@ async def test_a_judge_of_ours_is_its_digest_and_its_verdict_is_held_and_had_onc
         with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
             await run(log, client, plan(log, judge, rubric, items, seed=0))
             judgments = [one.data for one in read_judgments(log)]
-            raw = [log.read_content(one.raw) for one in judgments]
+            raw = [log.own_words("test").read(one.raw) for one in judgments]
         # Killed between the answer and the log, a run asks again with the same key and is told the same answer.
         question = write_question(rubric, items.items[0], "ab").messages
         asker = Asker(client, judge, rubric, Retries())

@@ -42,8 +42,8 @@ async def test_a_pair_is_judged_in_both_orders_and_every_word_of_it_is_kept(
         assert (made.prompt_tokens, made.completion_tokens) == (10, 2)
         assert made.sides[0].behaviour == PLUM
         letter = "A" if made.order == "ab" else "B"
-        assert log.read_content(made.raw).decode() == f"The longer one is better. [[{letter}]]"
-        assert shown({"messages": orjson.loads(log.read_content(made.prompt))}) in orders
+        assert log.own_words("test").read(made.raw).decode() == f"The longer one is better. [[{letter}]]"
+        assert shown({"messages": orjson.loads(log.own_words("test").read(made.prompt))}) in orders
     rubric = load_rubric("pairwise-brief")
     registered = log.find(RubricRegistered, subject="pairwise-brief")
     assert registered is not None
@@ -115,7 +115,7 @@ async def test_an_answer_without_a_verdict_is_unscored_with_its_words_and_counts
     made = {(one.data.item_id, one.data.order): one.data for one in only_line(log).all}
     assert made["q2", "ab"].verdict is None
     assert made["q2", "ab"].unscored == "no_verdict"
-    assert log.read_content(made["q2", "ab"].raw) == b"I would rather not say."
+    assert log.own_words("test").read(made["q2", "ab"].raw) == b"I would rather not say."
     plum = next(one for one in judged_behaviours(log) if one.identity == "plum")
     assert (plum.estimate, plum.n, plum.unscored) == (1.0, 1, 1)
 
@@ -167,7 +167,7 @@ async def test_a_verdict_is_held_to_a_grammar_where_the_server_can(log: EventLog
     for one in only_line(log).all:
         assert one.data.held == "grammar"
         assert one.data.verdict == ("b" if one.data.order == "ab" else "a")
-        assert log.read_content(one.data.raw) == b"Let me think about [[A]].\n\n[[B]]"
+        assert log.own_words("test").read(one.data.raw) == b"Let me think about [[A]].\n\n[[B]]"
         assert (one.data.prompt_tokens, one.data.completion_tokens) == (20, 4)
 
 

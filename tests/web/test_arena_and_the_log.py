@@ -80,7 +80,7 @@ def test_a_battle_with_erased_words_is_closed(open_yard: Callable[..., Yard], lo
         assert isinstance(generation, GenerationFinished)
         assert generation.response is not None
         with pytest.raises(ContentMissing):
-            log.read_content(generation.response)
+            log.own_words("test").read(generation.response)
     after = open_yard()
     with after.visitor() as visitor:
         visitor.cookies.update(cookies)

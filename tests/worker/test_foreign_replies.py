@@ -316,7 +316,7 @@ async def test_tenants_prefixes_are_salted_apart() -> None:
 async def test_a_field_that_an_engine_does_not_honour_is_refused_by_name() -> None:
     """vLLM #53975: a demand on the form was ignored, with 200."""
     with pytest.raises(
-        InvalidRequest, match="served by llama.cpp, which does not honour bad_words"
+        InvalidRequest, match=r"served by llama\.cpp, which does not honour bad_words"
     ) as caught:
         await asked("llama.cpp", bad_words=["x"])
     assert (caught.value.param, caught.value.code) == ("bad_words", "unsupported_parameter")

@@ -542,6 +542,9 @@ async def test_metrics_count_what_happened() -> None:
         f"vllm:generation_tokens_total{label} 8.0",
         f"vllm:time_to_first_token_seconds_count{label} 2.0",
         f"vllm:e2e_request_latency_seconds_count{label} 2.0",
+        f"vllm:request_inference_time_seconds_count{label} 2.0",
+        f"vllm:request_time_per_output_token_seconds_count{label} 2.0",
+        'vllm:cache_config_info{block_size="32",cache_dtype="f16",enable_prefix_caching="True",num_gpu_blocks="32"} 1.0',
         'vllm:request_success_total{finished_reason="stop",model_name="toy-0"} 2.0',
         f"tiltyard_kv_blocks_cached{label} 2.0",
     ):

@@ -11,6 +11,7 @@ import orjson
 from tiltyard.errors import ContentMissing
 from tiltyard.events.log import EventLog
 from tiltyard.events.queries import AnswerFigures
+from tiltyard.events.reading import Words
 from tiltyard.events.schema import GenerationFinished
 from tiltyard.rating.style import SPEED, STYLE, style_of
 
@@ -58,10 +59,11 @@ class AnswerTraits:
         kept: list[Voted] = []
         traits: dict[str, list[float]] = {f"{name}_{side}": [] for name in wanted for side in "ab"}
         voted = list(votes)
-        with self._one_reader:
+        with self._one_reader, self._log.words("evaluate", reader="arena/answer_traits") as words:
             self._read({name for vote in voted for name in (*vote.generations_a, *vote.generations_b)})
             for vote in voted:
-                found = [self._side(ids, wanted, read_to) for ids in (vote.generations_a, vote.generations_b)]
+                sides = (vote.generations_a, vote.generations_b)
+                found = [self._side(ids, wanted, read_to, words) for ids in sides]
                 if any(values is None for values in found):
                     continue
                 kept.append(vote)
@@ -76,7 +78,7 @@ class AnswerTraits:
             self._styles.clear()
 
     def _side(
-        self, generations: Sequence[str], wanted: Sequence[str], read_to: int | None
+        self, generations: Sequence[str], wanted: Sequence[str], read_to: int | None, words: Words
     ) -> dict[str, float] | None:
         """What one side showed over its turns, or `None` when something wanted is not known."""
         markdown = bool(_MARKDOWN & set(wanted))
@@ -86,7 +88,7 @@ class AnswerTraits:
             if answer is None or (read_to is not None and answer.sequence > read_to):
                 return None
             if markdown:
-                self._read_words(generation)
+                self._read_words(generation, words)
             answers.append(answer)
         values: dict[str, float] = {"length": float(sum(answer.tokens for answer in answers))}
         if markdown:
@@ -111,21 +113,21 @@ class AnswerTraits:
         new = [name for name in generations if name not in self._answers]
         self._answers.update(self._log.answer_figures(new))
 
-    def _read_words(self, generation: str) -> None:
+    def _read_words(self, generation: str, words: Words) -> None:
         if generation in self._styles:
             return
         try:
-            style = style_of(_text(self._log, self._log.generation(generation)))
+            style = style_of(_text(words, self._log.generation(generation)))
         except ContentMissing:
             self._styles[generation] = None
         else:
             self._styles[generation] = {name: float(getattr(style, name)) for name in _MARKDOWN}
 
 
-def _text(log: EventLog, answer: GenerationFinished) -> str:
+def _text(words: Words, answer: GenerationFinished) -> str:
     if answer.response is None:
         raise ContentMissing(f"the words of {answer.generation} were not kept")
-    choice = orjson.loads(log.read_content(answer.response))["choices"][0]
+    choice = orjson.loads(words.read(answer.response))["choices"][0]
     said = choice.get("text")
     if said is None:  # an answer with tool calls keeps the whole message
         said = choice.get("message", {}).get("content")

@@ -15,16 +15,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from tiltyard.arena.after_vote import check_link, share, withdraw
 from tiltyard.arena.consent import Consents
 from tiltyard.arena.health import AppendTimes
 from tiltyard.arena.identity_leak import leaks, names_of
+from tiltyard.arena.message import checked_message
 from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Draw, Entrant, Randomness, different, draw
 from tiltyard.arena.restore import restore, words_gone
+from tiltyard.arena.screening import AsItIs, Screen, Screened, Screening
 from tiltyard.arena.sessions import NetworkKeys, SessionLimits
 from tiltyard.arena.transcript import SIDES, Battle, CastVote, Limits
 from tiltyard.arena.turns import Turns
@@ -33,12 +35,12 @@ from tiltyard.arena.voter import Voter, token_digest, token_matches
 from tiltyard.client import ModelClient
 from tiltyard.errors import (
     Conflict,
-    InvalidRequest,
     NotFound,
     Overloaded,
 )
 from tiltyard.events.ids import new_battle_id
 from tiltyard.events.log import EventLog
+from tiltyard.events.permissions import subject_belongs
 from tiltyard.events.schema import (
     BattleOpened,
     Contestant,
@@ -80,10 +82,12 @@ class Arena:
         sessions: SessionLimits | None = None,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
         appends: AppendTimes | None = None,
+        screening: Screening | None = None,
     ) -> None:
         """`pairing` draws the pair: without it each is as likely as any other; no `sessions`, no limits by the hour.
 
-        `appends` takes in how long each vote took to be durable.
+        `appends` takes in how long each vote took to be durable; `screening` is what is done with personal data, nothing
+        where it is left out.
         """
         self.log = log
         self.client = client
@@ -101,7 +105,14 @@ class Arena:
         self._battles: OrderedDict[str, Battle] = OrderedDict()
         self._opening: Counter[str] = Counter()
         """Battles on their way into the log, by voter."""
-        self._turns = Turns(log, client, self._outages, answer_tokens=self.limits.answer_tokens)
+        self._screening = screening or Screening()
+        self._turns = Turns(
+            log,
+            client,
+            self._outages,
+            answer_tokens=self.limits.answer_tokens,
+            policy=self._screening.policy,
+        )
         self._restoring = asyncio.Lock()
 
     async def open(
@@ -112,22 +123,28 @@ class Arena:
         address: str | None = None,
         pace: Pace = "as_written",
         consent: str | None = None,
+        purposes: Collection[str] = (),
         language: str = "en",
     ) -> Battle:
         """Draw a pair, record it, and ask both sides; `address` becomes a pseudonym of a day and is not kept.
 
-        `consent` is the version that the voter agrees to now, in `language`; needed once. Raises `InvalidRequest` for an
+        `consent` is the version that the voter agrees to now, in `language` and for `purposes` beside what is needed; needed
+        once. Raises `InvalidRequest` for an
         empty or too long message or without consent, `Overloaded` when this voter has too many battles running or opened
         too many, `Unavailable` with fewer than 2 contestants, `StorageFailed` when the log refuses; then nobody is asked.
         """
-        message = self._checked_message(message)
-        await self.consents.ask(voter, consent, language)
+        message = checked_message(message, self.limits.message_characters)
+        await self.consents.ask(voter, consent, language, purposes)
+        screen = self._screening.new()
+        screened = screen(message)
         with self._counted_in(voter):
-            drawn = await self._pairing(self._standing(), message, self._rng)
+            drawn = await self._pairing(self._standing(), screened.text, self._rng)
             network = self._networks.key(address)
             if self._sessions is not None:
                 self._sessions.note_battle(voter.id, network)
-            return await self._open(voter, message, network, drawn, name=new_battle_id(), pace=pace)
+            return await self._open(
+                voter, screened, network, drawn, name=new_battle_id(), pace=pace, screen=screen
+            )
 
     async def redraw(self, void: Battle, voter: Voter, *, address: str | None = None) -> Battle:
         """Ask another pair the question of a battle that is void; the same battle each time it is asked for.
@@ -144,29 +161,31 @@ class Arena:
             if known is not None:
                 return known
             with self._counted_in(voter):
-                message = void.turns[0].message
-                drawn = await self._pairing(self._standing(), message, self._rng)
+                asked = void.turns[0]
+                drawn = await self._pairing(self._standing(), asked.message, self._rng)
                 causes = [a.trouble.cause for a in void.turns[0].answers.values() if a.trouble is not None]
                 return await self._open(
                     voter,
-                    message,
+                    AsItIs(asked.message, asked.found),
                     self._networks.key(address),
                     drawn,
                     name=void.voided.redraw,
                     pace=void.pace,
                     redraws=void.redraws + 1,
                     redrawn_after=causes[0],
+                    screen=void.screen,
                 )
 
     async def _open(
         self,
         voter: Voter,
-        message: str,
+        message: Screened,
         network: str,
         drawn: Draw,
         *,
         name: str,
         pace: Pace,
+        screen: Screen | None,
         redraws: int = 0,
         redrawn_after: str = "",
     ) -> Battle:
@@ -183,6 +202,7 @@ class Arena:
             redraws=redraws,
             redrawn_after=redrawn_after,
             vote_token_digest=token_digest(voter.vote_token(name)),
+            screen=screen,
         )
         await self.log.append(
             BattleOpened(
@@ -193,10 +213,10 @@ class Arena:
                 side_probability=battle.side_probability,
                 policy=drawn.policy,
                 slice=drawn.slice,
-                language=language_of(message),
-                category=category_of(message),
+                language=language_of(message.text),
+                category=category_of(message.text),
                 network=network,
-                prompt_digest=self._prompt_digest(message),
+                prompt_digest=self._prompt_digest(message.text),
                 pace=pace,
                 redraws=redraws,
                 redrawn_after=redrawn_after,
@@ -303,6 +323,18 @@ class Arena:
         plain = " ".join(message.casefold().split())
         return self.log.keyed_digest(f"first message\0{plain}")[:12]
 
+    async def counts_of(self, voter: Voter) -> tuple[int, int]:
+        """How many battles and votes the log has of a voter."""
+        return await asyncio.to_thread(self.log.counts_of_voter, voter.id)
+
+    async def forget(self, subject: str) -> int:
+        """Empty the battles in memory of an erased data subject; returns how many."""
+        held = [battle for battle in self._battles.values() if subject_belongs(battle.voter, subject)]
+        for battle in held:
+            await self.stop(battle)
+            battle.forget_words()
+        return len(held)
+
     def unfinished(self, voter: Voter) -> Battle | None:
         """The voter's latest battle that waits for its vote, among those in memory."""
         return next(
@@ -316,17 +348,20 @@ class Arena:
 
     async def say(self, battle: Battle, message: str) -> None:
         """Send a further message to both sides; raises `Conflict` when it is not the time for one."""
-        message = self._checked_message(message)
+        message = checked_message(message, self.limits.message_characters)
         async with battle.gate:
             battle.check_next_turn(self.limits)
-            await self._turns.begin(battle, message, number=len(battle.turns), attempt=0)
+            screened = self._screen_of(battle)(message)
+            await self._turns.begin(battle, screened, number=len(battle.turns), attempt=0)
 
     async def regenerate(self, battle: Battle) -> None:
         """Have both sides answer the last message anew; the earlier answers stay in the log."""
         async with battle.gate:
             battle.check_regenerate(self.limits)
             last = battle.turns[-1]
-            await self._turns.begin(battle, last.message, number=last.number, attempt=last.attempt + 1)
+            await self._turns.begin(
+                battle, AsItIs(last.message, last.found), number=last.number, attempt=last.attempt + 1
+            )
 
     async def stop(self, battle: Battle) -> None:
         """End the answers that are being written and wait until that is recorded; no harm if none is."""
@@ -339,22 +374,13 @@ class Arena:
         """
         await self._turns.close()
 
-    def _checked_message(self, message: str) -> str:
-        message = message.replace("\r\n", "\n").strip()
-        if not message:
-            raise InvalidRequest(
-                "the message is empty. Write a question for the two sides.",
-                param="content",
-                code="message_empty",
-            )
-        if len(message) > self.limits.message_characters:
-            raise InvalidRequest(
-                f"the message has {len(message):,} characters; the arena takes "
-                f"{self.limits.message_characters:,}. Shorten it.",
-                param="content",
-                code="message_too_long",
-            )
-        return message
+    def _screen_of(self, battle: Battle) -> Screen:
+        """The battle's screen; after a restart a new one, which never gives out a placeholder that its messages have."""
+        if battle.screen is None:
+            battle.screen = self._screening.new()
+            for turn in battle.turns:
+                battle.screen(turn.message)
+        return battle.screen
 
     @contextmanager
     def _counted_in(self, voter: Voter) -> Iterator[None]:

@@ -14,6 +14,7 @@ import orjson
 from tiltyard.errors import ContentMissing
 from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.log import EventLog
+from tiltyard.events.reading import Words
 from tiltyard.events.schema import ContentRef, FinishReason, GenerationFinished
 from tiltyard.identity.manifest import Behaviour, Deployment
 from tiltyard.rating.costs import CostSettings
@@ -68,10 +69,11 @@ class Measurements:
             registered = self._log.identities()
             behaviours = {one.behaviour: one.behaviour_manifest for one in registered}
             deployments = {one.deployment: one.deployment_manifest for one in registered}
-            return {
-                behaviour: self._sum_up(found, behaviours.get(behaviour), deployments)
-                for behaviour, found in self._found.items()
-            }
+            with self._log.words("evaluate", reader="arena/measurements") as words:
+                return {
+                    behaviour: self._sum_up(found, behaviours.get(behaviour), deployments, words)
+                    for behaviour, found in self._found.items()
+                }
 
     def _take(self, event: StoredEvent) -> None:
         self._sequence = event.sequence
@@ -100,7 +102,11 @@ class Measurements:
             found.answers.append(_Answer(done.response))
 
     def _sum_up(
-        self, found: _OfBehaviour, behaviour: Behaviour | None, deployments: Mapping[str, Deployment]
+        self,
+        found: _OfBehaviour,
+        behaviour: Behaviour | None,
+        deployments: Mapping[str, Deployment],
+        words: Words,
     ) -> Measured:
         speeds = [
             speed_of(
@@ -113,7 +119,7 @@ class Measurements:
             )
             for deployment, calls in found.deployments.items()
         ]
-        said = [refused for answer in found.answers if (refused := self._refused(answer)) is not None]
+        said = [refused for answer in found.answers if (refused := self._refused(answer, words)) is not None]
         answered = sum(found.ended.values()) - found.ended["cancelled"]
         return Measured(
             speeds=tuple(sorted(speeds, key=lambda speed: (-speed.calls, speed.deployment))),
@@ -122,10 +128,10 @@ class Measurements:
             refused=share_of(sum(said), len(said)),
         )
 
-    def _refused(self, answer: _Answer) -> bool | None:
+    def _refused(self, answer: _Answer, words: Words) -> bool | None:
         if answer.refused is None:
             try:
-                choices = orjson.loads(self._log.read_content(answer.words))["choices"]
+                choices = orjson.loads(words.read(answer.words))["choices"]
             except ContentMissing:
                 return None  # erased: it says nothing any more
             answer.refused = refuses(choices[0]["text"])

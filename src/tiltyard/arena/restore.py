@@ -50,7 +50,7 @@ async def words_gone(log: EventLog, battle: Battle) -> bool:
 
 def _gone(log: EventLog, ref: ContentRef) -> bool:
     try:
-        log.read_content(ref)
+        log.own_words("arena/restore").read(ref)
     except ContentMissing:
         return True
     return False
@@ -87,11 +87,18 @@ def _restore(log: EventLog, name: str) -> Battle | None:
                 )
             case BattleTurnStarted() as started if battle is not None:
                 try:
-                    message = log.read_content(started.message).decode()
+                    message = log.own_words("arena/restore").read(started.message).decode()
                 except ContentMissing:
                     message, battle.erased = "", True
                 battle.turns[started.turn :] = [
-                    Turn(started.turn, started.attempt, message, started.message, settled=True)
+                    Turn(
+                        started.turn,
+                        started.attempt,
+                        message,
+                        started.message,
+                        found=started.found,
+                        settled=True,
+                    )
                 ]
                 for side in SIDES:
                     battle.turns[-1].answers[side] = Answer(finish="failed", trouble=INTERRUPTED)
@@ -133,5 +140,5 @@ def response_text(log: EventLog, generation: str) -> str:
     response = log.generation(generation).response
     if response is None:
         raise ContentMissing(f"a policy kept no words of {generation}")
-    stored: _StoredResponse = orjson.loads(log.read_content(response))
+    stored: _StoredResponse = orjson.loads(log.own_words("arena/restore").read(response))
     return stored["choices"][0]["text"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tiltyard.arena.screening import Screen
 from tiltyard.arena.troubles import WORDS_GONE, Trouble
 from tiltyard.errors import Conflict, ContentMissing, InvalidRequest
 from tiltyard.events.schema import (
@@ -94,6 +96,8 @@ class Turn:
     answers: dict[Side, Answer] = field(default_factory=lambda: {"a": Answer(), "b": Answer()})
     settled: bool = False
     """Both sides have ended and the log knows it."""
+    found: Mapping[str, int] = field(default_factory=dict)
+    """Personal data that was found in the message, by kind; under the policy `redact` placeholders stand for it."""
 
     @property
     def complete(self) -> bool:
@@ -125,6 +129,8 @@ class Battle:
     """Digest of the secret of the link under which others may read it."""
     erased: bool = False
     """Its voter's words were erased: it can be looked at and no more."""
+    screen: Screen | None = None
+    """Screens its messages; `None` after a restart, until the next one."""
     gate: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the battle moves from one state to the next."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -166,7 +172,7 @@ class Battle:
 
     def forget_words(self) -> None:
         """Drop the voter's words and the answers to them, which repeat the question often enough."""
-        self.erased = True
+        self.erased, self.screen = True, None
         for turn in self.turns:
             turn.message = ""
             turn.answers = {side: Answer(finish="failed", trouble=WORDS_GONE) for side in SIDES}

@@ -7,13 +7,14 @@ import logging
 
 from tiltyard.arena.answering import answer_side
 from tiltyard.arena.outages import Outages
+from tiltyard.arena.screening import Screened
 from tiltyard.arena.transcript import SIDES, Battle, Turn, Voided
 from tiltyard.arena.troubles import BROKEN_ARENA, INTERRUPTED, NOT_RECORDED
 from tiltyard.client import ModelClient
 from tiltyard.errors import TiltyardError
 from tiltyard.events.ids import new_battle_id
 from tiltyard.events.log import EventLog
-from tiltyard.events.schema import BattleTurnFinished, BattleTurnStarted, BattleVoided, Side
+from tiltyard.events.schema import BattleTurnFinished, BattleTurnStarted, BattleVoided, DataPolicy, Side
 
 SOURCE = "tiltyard/arena"
 
@@ -23,27 +24,43 @@ _logger = logging.getLogger(__name__)
 class Turns:
     """Asks, stops and settles; whoever calls `begin` holds the battle's gate."""
 
-    def __init__(self, log: EventLog, client: ModelClient, outages: Outages, *, answer_tokens: int) -> None:
+    def __init__(
+        self, log: EventLog, client: ModelClient, outages: Outages, *, answer_tokens: int, policy: DataPolicy
+    ) -> None:
         self.outages = outages
         """Hears how each answer ended."""
         self._log = log
         self._client = client
         self._answer_tokens = answer_tokens
+        self._policy = policy
         self._answering: dict[str, dict[Side, asyncio.Task[None]]] = {}
         """By battle."""
         self._settling: set[asyncio.Task[None]] = set()
         self._closing = False
 
-    async def begin(self, battle: Battle, message: str, *, number: int, attempt: int) -> None:
+    async def begin(self, battle: Battle, message: Screened, *, number: int, attempt: int) -> None:
         """Record the message, and ask both sides; raises `StorageFailed`, and asks nobody, when the log refuses."""
-        content = await asyncio.to_thread(self._log.content, battle.voter, message.encode())
+        content = await asyncio.to_thread(self._log.content, battle.voter, message.text.encode())
         await self._log.append(
-            BattleTurnStarted(battle=battle.id, turn=number, attempt=attempt, message=content.ref),
+            BattleTurnStarted(
+                battle=battle.id,
+                turn=number,
+                attempt=attempt,
+                message=content.ref,
+                policy=self._policy,
+                found=dict(message.counts),
+            ),
             subject=battle.id,
             source=SOURCE,
             contents=[content],
         )
-        turn = Turn(number=number, attempt=attempt, message=message, message_ref=content.ref)
+        turn = Turn(
+            number=number,
+            attempt=attempt,
+            message=message.text,
+            message_ref=content.ref,
+            found=message.counts,
+        )
         battle.turns[number:] = [turn]
         sides = {
             side: asyncio.create_task(

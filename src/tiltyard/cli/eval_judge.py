@@ -95,7 +95,8 @@ class JudgeGrader:
         if stored is None or not isinstance(stored.data, JudgmentMade):
             raise RuntimeError(f"the judgment {planned.askings[0].judgment} is not in the log")
         made = stored.data
-        raw = self._log.read_content(made.raw).decode()
+        with self._log.words("evaluate", reader="cli/eval_judge") as words:
+            raw = words.read(made.raw).decode()
         if made.score is None:
             return Graded(None, made.unscored or "no_verdict", raw)
         return Graded((made.score - rubric.lowest) / (rubric.highest - rubric.lowest), None, raw)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import click
 
-from tiltyard.cli.options import PlaceGroup, data_option
+from tiltyard.cli.consent_lines import consent_line
+from tiltyard.cli.options import PlaceGroup, data_option, who
 from tiltyard.cli.settings import default_data_dir
 from tiltyard.errors import ContentMissing, NotFound
 from tiltyard.events.envelope import StoredEvent
@@ -29,6 +30,9 @@ from tiltyard.events.schema import (
     BattleTurnStarted,
     BattleVoided,
     ConsentGiven,
+    DatasetReleased,
+    DatasetRowsReleased,
+    DatasetUsed,
     EvalItemFailed,
     EvalItemFinished,
     EvalItemReviewed,
@@ -149,12 +153,12 @@ def tail(
 @click.pass_context
 def show(context: click.Context, wanted: str, content: bool) -> None:
     """Show an event (by id or sequence), or every event about a subject."""
-    with _opened(context) as log:
+    with _opened(context) as log, log.words("serve", reader="cli/events", who=who()) as vault:
         for event in _find(log, wanted):
             click.echo(json.dumps(event.to_cloudevent(), indent=2, ensure_ascii=False))
             for name, ref in content_refs_of(event.data) if content else ():
                 try:
-                    words = log.read_content(ref).decode("utf-8", "replace")
+                    words = vault.read(ref).decode("utf-8", "replace")
                 except ContentMissing as error:
                     words = f"({error.message})"
                 click.echo(f"--- {name}, {ref.size_bytes} bytes of {printable(ref.subject)}")
@@ -233,7 +237,9 @@ def _gist(data: EventData) -> str:
         case VoteCast():
             return f"{data.choice} (a={data.identity_a}, b={data.identity_b}) after {data.turns} turns"
         case ConsentGiven():
-            return f"to text {data.version} in {data.language}, {_short(data.wording)}"
+            return (
+                f"{', '.join(data.purposes)}: text {data.version} in {data.language}, {_short(data.wording)}"
+            )
         case BattleVoided():
             return (
                 f"{', '.join(map('='.join, zip(data.failed, data.causes, strict=False)))}; next {data.redraw}"
@@ -301,6 +307,12 @@ def _gist(data: EventData) -> str:
             return f"{data.order} in stage {data.index + 1}, by {data.by}: {data.why}"
         case ReleaseEnded():
             return f"{data.outcome}: {data.why}"
+        case DatasetRowsReleased():
+            return f"rows {data.place + 1} to {data.place + len(data.rows)}"
+        case DatasetReleased():
+            return f"{data.name} {data.version}: {data.rows} rows as {data.layout}, by {data.by}"
+        case DatasetUsed():
+            return f"by the {data.kind} {data.name}, says {data.by}: {data.why or 'no reason given'}"
         case SubjectErased():
             return f"{data.keys_destroyed} keys destroyed: {data.reason}"
         case EvalRunStarted():
@@ -340,7 +352,7 @@ def _gist(data: EventData) -> str:
             said = data.verdict or ("" if data.score is None else f"{data.score:g}")
             return f"{data.item_id} {how} by {data.reviewer}: {said}"
         case _:
-            return json.dumps(data.model_dump(mode="json"), ensure_ascii=False)
+            return consent_line(data) or json.dumps(data.model_dump(mode="json"), ensure_ascii=False)
 
 
 def _json_line(event: StoredEvent) -> str:

@@ -236,7 +236,7 @@ def scale(context: click.Context, *, identity: str, replicas: str, why: str) -> 
 @contextmanager
 def _log(context: click.Context) -> Iterator[EventLog]:
     settings, log_url = context.obj
-    with EventLog.open(log_url or settings.log_path, keys=settings.keys_path) as log:
+    with EventLog.open(log_url or settings.log_place, keys=settings.keys_place) as log:
         yield log
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 from pathlib import Path
 
 import click
@@ -37,3 +39,8 @@ class PlaceGroup(click.Group):
             else:
                 rest.append(word)
         return super().parse_args(ctx, front + rest)
+
+
+def who() -> str:
+    """Who gives a command: `TILTYARD_BY`, else the login."""
+    return os.environ.get("TILTYARD_BY") or getpass.getuser()

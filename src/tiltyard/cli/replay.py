@@ -93,7 +93,9 @@ def show(outcome: Outcome, as_json: bool) -> None:
         click.echo(orjson.dumps(fields))
         return
     verdict = "identical" if outcome.identical else f"differs: {outcome.difference}"
-    click.echo(f"{outcome.generation}  {outcome.identity}  {outcome.tokens} tokens  {verdict}")
+    click.echo(
+        f"{outcome.generation}  {outcome.identity}  {outcome.tokens} tokens  {verdict}  (words {outcome.words})"
+    )
 
 
 def show_board(board: publication.ReplayedBoard, as_json: bool) -> None:

@@ -20,7 +20,10 @@ from starlette.types import ASGIApp
 
 from tiltyard import __version__
 from tiltyard.cli.address import OneAddress, is_loopback, is_wildcard, listen, refuse_strangers
+from tiltyard.cli.forgetting import forget_erased
+from tiltyard.cli.launching import Rolls, autoscaler_of, launcher_of, replicas_at_start, waiting_room
 from tiltyard.cli.progress import progress_on
+from tiltyard.cli.screening import screens
 from tiltyard.cli.settings import Settings
 from tiltyard.cli.workers import (
     check_machine,
@@ -33,13 +36,15 @@ from tiltyard.client import ModelClient
 from tiltyard.errors import ConfigurationError
 from tiltyard.events.log import EventLog
 from tiltyard.events.places import is_there
-from tiltyard.fleet.launcher import LocalLauncher
 from tiltyard.fleet.membership import Membership
 from tiltyard.fleet.place import LaunchProgress
 from tiltyard.fleet.records import FleetRecorder
 from tiltyard.fleet.registry import Registry
 from tiltyard.gateway.app import create_gateway
 from tiltyard.gateway.connection import CarefulConnection, CarefulSocket
+from tiltyard.governance.retention import retain_regularly
+from tiltyard.governance.terms import record_terms
+from tiltyard.identity.store import IdentityStore
 from tiltyard.router.ledger import Ledger, MemoryLedger
 from tiltyard.router.redis_ledger import RedisLedger
 from tiltyard.router.router import Router
@@ -71,11 +76,6 @@ MakePages = Callable[[Running], Starlette]
 
 def serve(settings: Settings, *, host: str | None, port: int | None, make_pages: MakePages | None) -> None:
     """Serve until Ctrl-C or SIGTERM; raises a `TiltyardError` when something keeps it from starting."""
-    if not settings.identities and not settings.file.router.added_identities:
-        raise ConfigurationError(
-            f"{settings.shown}: there is nothing to serve; declare an identity, or name those of added engines in "
-            "router.added_identities"
-        )
     check_machine(settings)
     check_exposure(
         settings,
@@ -128,9 +128,10 @@ async def serve_until_told(
     hosts = (*server_settings.hosts, *(() if is_wildcard(host) else (host,)))
     house_key = secrets.token_urlsafe(32)
     told = asyncio.Event()
-    with told_by_signals(told) as again:
+    keeping: list[asyncio.Task[None]] = []
+    with told_by_signals(told) as again, Rolls() as rolls:
         registry = Registry()
-        recorder = FleetRecorder(log)
+        recorder = FleetRecorder(log, IdentityStore(settings.identity_dir))
         registry.before_serving = recorder.joined
         membership = Membership(registry)
         client = ModelClient(
@@ -141,14 +142,8 @@ async def serve_until_told(
             if server_settings.tls_cert
             else None,
         )
-        launcher = LocalLauncher(
-            registry,
-            run_directory=settings.data_dir / "run",
-            recorder=recorder,
-            report=StartReport().show,
-        )
-        following: asyncio.Task[None] | None = None
-        start = asyncio.create_task(launcher.start(specs))
+        launcher = launcher_of(settings, registry, recorder=recorder, report=StartReport().show)
+        start = asyncio.create_task(launcher.start(specs, replicas_at_start(settings)))
         stop = asyncio.create_task(told.wait())
         await asyncio.wait({start, stop}, return_when=asyncio.FIRST_COMPLETED)
         try:
@@ -159,14 +154,16 @@ async def serve_until_told(
             start.result()
             membership.look(log)
             await registry.refresh()
-            following = asyncio.create_task(membership.watch(log))
+            keeping.append(asyncio.create_task(membership.watch(log)))
             show_workers(registry)
+            record_terms(log, settings.file.data.terms)
             router = Router(
                 registry,
                 settings.file.aliases,
                 sticky=settings.file.router.sticky_sessions,
                 gate_tokens=settings.file.router.gate_tokens,
             )
+            waiting = waiting_room(settings, registry, launcher)
             pages = (
                 make_pages(Running(settings, log, registry, client, LOOPBACK_NAMES | set(hosts)))
                 if make_pages
@@ -182,13 +179,27 @@ async def serve_until_told(
                 require_keys=server_settings.require_keys,
                 house_key=house_key,
                 collectors=() if pages is None else pages.state.collectors,
+                screens=screens(settings),
+                waiting=waiting,
             )
             app = OneAddress(gateway, pages)
             server = Server(
                 server_config(app, settings),
                 gateway.state.answering,
             )
+            housekeeping = [
+                asyncio.create_task(
+                    forget_erased(
+                        log, log.last_sequence(), secrets.token_hex(4), gateway=gateway, pages=pages
+                    )
+                )
+            ]
+            if (hours := settings.file.data.retain_hours) > 0:
+                housekeeping.append(asyncio.create_task(retain_regularly(log, hours * 3600.0)))
             serving = asyncio.create_task(server.serve(sockets=[listener]))
+            scaler = autoscaler_of(settings, launcher, router, waiting, membership.members)
+            keeping.append(asyncio.create_task(scaler.watch()))
+            rolls.begin(launcher, settings.file.server.drain_seconds, say)
             closed = server_settings.require_keys or bool(log.api_keys())
             show_doors(settings, url, arena=pages is not None, closed=closed)
             await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -205,9 +216,13 @@ async def serve_until_told(
                 server.hang_up()
                 await asyncio.wait({serving}, timeout=HANG_UP_EVERY_S)
             await serving
+            for task in housekeeping:
+                task.cancel()
+            await asyncio.gather(*housekeeping, return_exceptions=True)
         finally:
-            if following is not None:
-                following.cancel()
+            for task in keeping:
+                task.cancel()
+            await rolls.aclose()
             await launcher.stop(drain_s=5.0)
             await client.aclose()
             await registry.aclose()

@@ -21,6 +21,9 @@ from tiltyard.arena.sessions import SessionSettings
 from tiltyard.cli.settings_problems import NAME, problem_in
 from tiltyard.errors import ConfigurationError
 from tiltyard.events.places import KeysPlace, keys_in, log_in
+from tiltyard.events.schema import DataPolicy
+from tiltyard.fleet.autoscale import MOST_REPLICAS, ScalingPolicy
+from tiltyard.governance.terms import DataTerms
 from tiltyard.identity.declaration import IdentityDeclaration, ModelDeclaration
 from tiltyard.identity.manifest import Frozen, Number, Whole
 from tiltyard.models.cache import default_cache, normalized_digest
@@ -85,6 +88,41 @@ class ClassWeights(Frozen):
     batch: Number = Field(default=DEFAULT_WEIGHTS["batch"], gt=0)
 
 
+class ScalingSettings(Frozen):
+    """`[workers.scaling]`: how many replicas follow the load; left out, `workers.replicas` stays what it is."""
+
+    target_tokens: Whole = Field(default=ScalingPolicy.target_tokens, ge=1)
+    """Unfinished tokens that one replica should have."""
+    minimum: Whole = Field(default=ScalingPolicy.minimum, ge=0, le=MOST_REPLICAS)
+    maximum: Whole = Field(default=ScalingPolicy.maximum, ge=1, le=MOST_REPLICAS)
+    tolerance: Number = Field(default=ScalingPolicy.tolerance, ge=0, lt=1)
+    stable_s: Number = Field(default=ScalingPolicy.stable_s, gt=0)
+    panic_s: Number = Field(default=ScalingPolicy.panic_s, gt=0)
+    panic_factor: Number = Field(default=ScalingPolicy.panic_factor, gt=1)
+    growth: Number = Field(default=ScalingPolicy.growth, gt=1)
+    down_share: Number = Field(default=ScalingPolicy.down_share, gt=0, le=1)
+    down_after_s: Number = Field(default=ScalingPolicy.down_after_s, ge=0)
+    down_every_s: Number = Field(default=ScalingPolicy.down_every_s, ge=0)
+    idle_s: Number = Field(default=ScalingPolicy.idle_s, ge=0)
+    waiting_s: Number = Field(default=120.0, gt=0)
+    """How long a request waits for the first replica."""
+    waiting_requests: Whole = Field(default=256, ge=1)
+
+    @property
+    def policy(self) -> ScalingPolicy:
+        """The rule's numbers; raises `ConfigurationError` for those that do not fit each other."""
+        return ScalingPolicy(**self.model_dump(exclude={"waiting_s", "waiting_requests"}))
+
+    @model_validator(mode="after")
+    def numbers_fit(self) -> ScalingSettings:
+        """What the rule itself says of its numbers."""
+        try:
+            _ = self.policy
+        except ConfigurationError as error:
+            raise PydanticCustomError("inconsistent", "{what}", {"what": error.message}) from None
+        return self
+
+
 class WorkerSettings(Frozen):
     """`[workers]`: how each worker process runs; nothing here can change a token."""
 
@@ -102,8 +140,24 @@ class WorkerSettings(Frozen):
     """Off by default: the cache of past tokens is what users said, and would lie on a disk."""
     spill_dir: str | None = Field(default=None, min_length=1)
     class_weights: ClassWeights = ClassWeights()
+    replicas: Whole = Field(default=1, ge=0, le=MOST_REPLICAS)
+    """Workers of each kind at the start."""
+    memory_mb: Whole = Field(default=0, ge=0)
+    """A worker that takes more memory of its own is drained and started again; 0: none is."""
+    scaling: ScalingSettings | None = None
     expert_memory_mb: Whole = Field(default=0, ge=0)
     """Of a mixture of experts, so much is in memory and the rest on disk; 0: all is in memory."""
+
+
+class DataSettings(Frozen):
+    """`[data]`: what may be done with people's words, and for how long they are kept."""
+
+    terms: dict[str, DataTerms] = Field(default_factory=dict)
+    """By tenant, imported source, `arena` for its voters, or `*` for whoever has none."""
+    names_model: str | None = Field(default=None, min_length=1)
+    """An installed spaCy pipeline that finds names of people."""
+    retain_hours: Whole = Field(default=24, ge=0, le=8760)
+    """How often a running server destroys what no purpose keeps any longer; 0: never by itself."""
 
 
 class ArenaSettings(Frozen):
@@ -114,6 +168,8 @@ class ArenaSettings(Frozen):
     """A model with fewer votes says so instead of showing a rank."""
     pairing: PairingSettings = PairingSettings()
     sessions: SessionSettings = SessionSettings()
+    personal_data: DataPolicy = "redact"
+    """What is done with personal data in a message before a model sees it."""
     ruleset: str | None = Field(default=None, min_length=1)
     """A TOML file, relative to this one; the standard ruleset where left out."""
 
@@ -142,6 +198,7 @@ class SettingsFile(Frozen):
     tenants: dict[Name, TenantTerms] = Field(default_factory=dict)
     arena: ArenaSettings = ArenaSettings()
     costs: CostSettings = CostSettings()
+    data: DataSettings = DataSettings()
     workers: WorkerSettings = WorkerSettings()
     router: RouterSettings = RouterSettings()
 

@@ -24,6 +24,7 @@ from tiltyard.cli.settings import load_settings
 from tiltyard.events.envelope import format_time
 from tiltyard.events.imported import ImportRow
 from tiltyard.events.log import EventLog
+from tiltyard.events.schema import PURPOSES, Purpose
 
 SHOW_AFTER_S = 2.0
 """Work that is over sooner says nothing of its progress."""
@@ -170,7 +171,16 @@ def withdraw_import(import_id: str, reason: str, data: Path | None, config: Path
     type=click.Path(path_type=Path, dir_okay=False),
     help="Where to; else to the standard output.",
 )
-@click.option("--text", is_flag=True, help="Also the conversations, decrypted.")
+@click.option(
+    "--text", is_flag=True, help="Also the conversations, decrypted: those whose people allow the purpose."
+)
+@click.option(
+    "--purpose",
+    type=click.Choice(PURPOSES),
+    default="publish",
+    show_default=True,
+    help="With --text: what the conversations are wanted for.",
+)
 @click.option("--network", is_flag=True, help="Also the pseudonym of each voter's network (format research).")
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 @data_option
@@ -180,6 +190,7 @@ def export_file(  # noqa: PLR0917  # click passes names
     source: str | None,
     output: Path | None,
     text: bool,
+    purpose: Purpose,
     network: bool,
     force: bool,
     data: Path | None,
@@ -195,7 +206,7 @@ def export_file(  # noqa: PLR0917  # click passes names
         raise click.UsageError(
             f"the format {form} is no Parquet; lmarena, fastchat, mtbench and research can be."
         )
-    terms = ExportTerms(form, source=source, text=text, network=network)
+    terms = ExportTerms(form, source=source, text=text, purpose=purpose, network=network)
     with (
         EventLog.open(settings.log_place, keys=settings.keys_place, create=False) as log,
         Waiting(sys.stderr) as waiting,

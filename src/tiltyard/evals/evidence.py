@@ -17,6 +17,7 @@ from tiltyard.evals.record import awaits_experts, reviewed
 from tiltyard.evals.sets import read_item
 from tiltyard.evals.verdict import Verdict
 from tiltyard.events.log import EventLog
+from tiltyard.events.reading import Words
 from tiltyard.events.schema import EvalItemFailed, EvalItemFinished, EvalItemReviewed, EvalRunStarted
 from tiltyard.identity.canonical import Digest, Json, canonical_json, digest_of, digest_of_json
 
@@ -109,11 +110,12 @@ def read_evidence(log: EventLog, run: str) -> RunEvidence:
     failures = erased = 0
     began = ended = stored.time_us
     last = stored.sequence
+    words = log.words("evaluate", reader="evals/evidence")
     for event in log.read(types=(EvalItemFinished, EvalItemReviewed, EvalItemFailed), subject=run):
         ended, last = event.time_us, event.sequence
         if isinstance(event.data, EvalItemFinished):
             try:
-                row = _row(log, event.data)
+                row = _row(words, event.data)
             except ContentMissing:
                 erased += 1
                 continue
@@ -125,6 +127,7 @@ def read_evidence(log: EventLog, run: str) -> RunEvidence:
         elif isinstance(event.data, EvalItemFailed):
             failures += 1
             failed.add((event.data.item, event.data.sample))
+    words.close()
     return RunEvidence(
         stored.data,
         rows,
@@ -175,8 +178,8 @@ def _reviewed(row: Row, review: EvalItemReviewed) -> Row:
     return replace(row, event=reviewed(row.event, review), verdicts=verdicts)
 
 
-def _row(log: EventLog, event: EvalItemFinished) -> Row:
-    words = log.read_content(event.transcript)
+def _row(vault: Words, event: EvalItemFinished) -> Row:
+    words = vault.read(event.transcript)
     value = cast(dict[str, Json], orjson.loads(words))
     verdicts = tuple(
         Verdict(

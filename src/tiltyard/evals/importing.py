@@ -24,6 +24,7 @@ from tiltyard.evals.lm_eval_reading import is_lm_eval, read_lm_eval
 from tiltyard.evals.record import SOURCE, close_run, keyed
 from tiltyard.evals.sets import read_item
 from tiltyard.events.log import EventLog
+from tiltyard.events.reading import Words
 from tiltyard.events.schema import (
     EvalItemFinished,
     EvalRunFinished,
@@ -75,7 +76,8 @@ async def import_run(
         )
     foreign = read_foreign(path, score)
     source = digest_of(read_bytes(path))
-    told = [_behaviour(log, one) for one in foreign.samples]
+    with log.words("evaluate", reader="evals/importing") as words:
+        told = [_behaviour(log, words, one) for one in foreign.samples]
     known = {one for one in told if one is not None}
     if len(known) > 1:
         raise Conflict(
@@ -173,7 +175,7 @@ def _item(one: ForeignSample, foreign: ForeignRun, path: str) -> Item:
     return read_item(value, f"{path}: sample {one.item}")
 
 
-def _behaviour(log: EventLog, one: ForeignSample) -> Digest | None:
+def _behaviour(log: EventLog, words: Words, one: ForeignSample) -> Digest | None:
     """Who gave a sample's answer, if every generation that it names is in the event log and the last one said these words."""
     behaviours: set[Digest] = set()
     said = ""
@@ -183,7 +185,7 @@ def _behaviour(log: EventLog, one: ForeignSample) -> Digest | None:
             return None
         behaviours.add(stored.data.behaviour)
         try:
-            said = orjson.loads(log.read_content(stored.data.response))["choices"][0]["text"]
+            said = orjson.loads(words.read(stored.data.response))["choices"][0]["text"]
         except ContentMissing:
             return None
     if len(behaviours) != 1 or not one.answers or said not in one.answers[-1]:

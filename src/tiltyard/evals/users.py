@@ -28,20 +28,21 @@ def users_prompts(log: EventLog, *, most: int = MOST_PROMPTS) -> Iterator[Seen]:
         for event in log.read(types=(JudgmentMade,), newest_first=True, limit=most)
         if isinstance(event.data, JudgmentMade)
     }
-    for event in log.read(types=(GenerationFinished,), newest_first=True, limit=most):
-        if (
-            not isinstance(event.data, GenerationFinished)
-            or event.data.prompt is None
-            or event.data.generation in judged
-            or _ours(event.data.prompt)
-        ):
-            continue
-        try:
-            words = orjson.loads(log.read_content(event.data.prompt))
-        except ContentMissing:
-            continue
-        if text := _asked(words):
-            yield Seen(event.data.generation, text)
+    with log.words("evaluate", reader="evals/users") as vault:
+        for event in log.read(types=(GenerationFinished,), newest_first=True, limit=most):
+            if (
+                not isinstance(event.data, GenerationFinished)
+                or event.data.prompt is None
+                or event.data.generation in judged
+                or _ours(event.data.prompt)
+            ):
+                continue
+            try:
+                words = orjson.loads(vault.read(event.data.prompt))
+            except ContentMissing:
+                continue
+            if text := _asked(words):
+                yield Seen(event.data.generation, text)
 
 
 def _ours(ref: ContentRef) -> bool:

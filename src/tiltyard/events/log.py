@@ -7,7 +7,8 @@
     event = await log.append(
         BattleTurnStarted(…, message=words.ref), subject="bat_…", source="tiltyard/arena", contents=[words]
     )                              # returns once both are on the disk
-    log.read_content(words.ref)    # b"Hello"
+    with log.words("serve", reader="docs") as words_of:
+        words_of.read(words.ref)   # b"Hello"
 """
 
 from __future__ import annotations
@@ -20,23 +21,36 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import ColumnElement, func, insert, select, update
 
 from tiltyard.errors import ConfigurationError, ContentMissing, LogTampered, StorageFailed
-from tiltyard.events.committer import Committer, Draft
+from tiltyard.events.committer import Committer, Draft, newest_seal
 from tiltyard.events.dialect import Database, open_database
-from tiltyard.events.envelope import StoredEvent, check_name, check_traceparent, data_json
+from tiltyard.events.envelope import StoredEvent, check_name, check_traceparent, data_json, format_time
+from tiltyard.events.expiring import Expiring
 from tiltyard.events.ids import new_id
 from tiltyard.events.master_key import MasterKey
+from tiltyard.events.permissions import (
+    PermissionQueries,
+    PurposeRefused,
+    expired_before_us,
+    permission_of,
+    person_of,
+    scopes_of,
+    written_us,
+)
 from tiltyard.events.places import KEYS, KeysPlace
 from tiltyard.events.preparation import prepare_keys, prepare_log
 from tiltyard.events.projections import clear, project
 from tiltyard.events.queries import PAGE_EVENTS, Queries, read_page
-from tiltyard.events.schema import ContentRef, EventData, SubjectErased
+from tiltyard.events.reading import Words
+from tiltyard.events.schema import ContentRead, ContentRef, EventData, Purpose, SubjectErased
 from tiltyard.events.seals import Sealer
+from tiltyard.events.signing import Signature, Signer
 from tiltyard.events.tables import contents, events, key_uses
-from tiltyard.events.vault import NewContent, Vault
+from tiltyard.events.vault import NewContent, Vault, of_subject
 from tiltyard.events.verification import Head, HeadKeeper, Verification, VerifyReport
 from tiltyard.events.writer import GroupCommitWriter
 
@@ -50,7 +64,15 @@ FOLLOW_INTERVAL_S = 0.25
 _logger = logging.getLogger(__name__)
 
 
-class EventLog(Queries):
+class Erased(NamedTuple):
+    """What an erasure destroyed."""
+
+    keys: int
+    contents: int
+    """Vault rows that were emptied."""
+
+
+class EventLog(Queries, PermissionQueries):
     """An append-only log, its content vault and its projections."""
 
     def __init__(
@@ -68,6 +90,9 @@ class EventLog(Queries):
         self._clock_ns = clock_ns
         self._vault = Vault(keys, master, clock_ns)
         self._pepper = master.pepper
+        self._signer = Signer(master.signing_seed)
+        self.expiring = Expiring(database, keys)
+        """Words whose time is over."""
         self._sealer = Sealer(master.seal_key)
         self._committer = Committer(database, self._vault, self._sealer)
         self._writer = GroupCommitWriter(self._committer.commit, self._committed)
@@ -105,7 +130,13 @@ class EventLog(Queries):
                     one.refuse_to_be_made()
             master = MasterKey.load_or_create(place.master_key, create=create)
             prepare_keys(key_database, master, place.master_key)
-            log = cls(database, prepare_log(database), key_database, master, clock_ns)
+            log_id, lacks_projections = prepare_log(database)
+            log = cls(database, log_id, key_database, master, clock_ns)
+            if lacks_projections:
+                _logger.warning(
+                    "recreating the projections of %s, a log of an earlier version", database.name
+                )
+                log.rebuild()
             if_refused.pop_all()
         return log
 
@@ -152,28 +183,89 @@ class EventLog(Queries):
         """Encrypt words under a data subject's key; `append` takes the result, the event its `ref`."""
         return self._vault.encrypt(subject, data)
 
-    def read_content(self, ref: ContentRef) -> bytes:
-        """Decrypt words; raises `ContentMissing` when erased or never kept, `LogTampered` when changed."""
+    def words(self, purpose: Purpose, *, reader: str, who: str = "") -> Words:
+        """Open the vault for one purpose, as part `reader` of tiltyard on behalf of `who`; every reading is an event."""
+
+        def record(event: ContentRead) -> None:
+            self.append_blocking(event, subject=reader, source=SOURCE)
+
+        return Words(purpose, reader=reader, who=who, read=self._plain, record=record)
+
+    def own_words(self, reader: str) -> Words:
+        """Open the vault to give words back to those from whom they came: no event, and never anybody else's eyes.
+
+        `tests/events/test_readers_of_the_vault.py` has the list of those who may.
+        """
+        return Words("serve", reader=reader, who="", read=self._plain, record=None)
+
+    def _plain(self, ref: ContentRef, purpose: Purpose | None) -> bytes:
+        """Decrypt words, for a purpose or (`None`) to be compared and thrown away."""
         query = select(contents).where(contents.c.id == ref.id)
         with self._database.reading() as connection:
+            if purpose is not None:
+                age_us = self._clock_ns() // 1000 - written_us(ref.id)
+                permission = permission_of(connection, ref.subject)
+                if (why_not := permission.refusal(purpose, age_us)) is not None:
+                    raise PurposeRefused(f"the words of {ref.subject} are not given out: {why_not}")
             row = connection.execute(query).first()
+            expired_us = 0 if row is None or row.ciphertext else expired_before_us(connection, ref.subject)
         if row is None:
             raise ContentMissing(f"content {ref.id} of {ref.subject} is not in the vault")
         if row.subject != ref.subject:
             raise LogTampered(f"content {ref.id} does not belong to {ref.subject}")
+        if not row.ciphertext:
+            if written_us(ref.id) < expired_us:
+                raise ContentMissing(
+                    f"the words of {ref.subject} were kept until {format_time(expired_us)}",
+                    code="content_expired",
+                )
+            self._vault.check_erased(ref, row.key_id)
         return self._vault.decrypt(ref, row.key_id, row.ciphertext)
 
-    def erase_subject(self, subject: str, *, reason: str = "requested") -> int:
-        """Destroy every key of a data subject and append the tombstone; returns how many keys there were.
+    def erase_subject(self, subject: str, *, reason: str = "requested") -> Erased:
+        """Destroy every key of a data subject, empty its rows of the vault and append the tombstone.
 
-        Events, seals and projections stay as they are; the words cannot be read again. Blocks.
+        A tenant's (or a source's) people go with it, a voter under both its names. Events, seals and projections stay as
+        they are; the words cannot be read again. Blocks.
         """
         check_name(subject, "subject")
+        subject = person_of(subject)
         destroyed = self._vault.destroy(subject)
-        if destroyed or self.find(SubjectErased, subject=subject) is None:
+        emptied = self.empty_rows(of_subject(contents.c.subject, subject))
+        if destroyed or emptied or self.find(SubjectErased, subject=subject) is None:
             data = SubjectErased(erased=subject, keys_destroyed=destroyed, reason=reason)
             self.append_blocking(data, subject=subject, source=SOURCE)
-        return destroyed
+        # Words that were on their way when the keys went may have brought a new one; behind the tombstone none can.
+        late = self._vault.destroy(subject)
+        if late:
+            emptied += self.empty_rows(of_subject(contents.c.subject, subject))
+        return Erased(destroyed + late, emptied)
+
+    def erased_since(self, subject: str, moment_us: int) -> bool:
+        """Whether a subject (or its whole tenant) was erased after a moment. Blocks."""
+        query = select(events.c.sequence).where(
+            events.c.subject.in_(scopes_of(subject)),
+            events.c.type == SubjectErased.TYPE,
+            events.c.time_us >= moment_us,
+        )
+        with self._database.reading() as connection:
+            return connection.execute(query.limit(1)).first() is not None
+
+    def empty_rows(self, chosen: ColumnElement[bool]) -> int:
+        """Empty rows of the vault whose keys are gone or whose time is over; returns how many. Blocks."""
+        statement = update(contents).where(chosen, func.length(contents.c.ciphertext) > 0)
+        with self._database.writing() as connection:
+            return connection.execute(statement.values(ciphertext=b"")).rowcount
+
+    def sign(self, data: bytes) -> Signature:
+        """Sign bytes as the log's owner."""
+        return self._signer.sign(data)
+
+    def head(self) -> Head | None:
+        """The newest seal."""
+        with self._database.reading() as connection:
+            seal = newest_seal(connection)
+        return None if seal is None else Head(seal.number, seal.hash)
 
     def keyed_digest(self, secret: str) -> str:
         """HMAC-SHA256 of an API key under a key derived from the master key, in hexadecimal."""
@@ -235,7 +327,7 @@ class EventLog(Queries):
             self._database,
             self._sealer,
             heads_to_meet=tuple(one for one in heads if one is not None),
-            read_content=self.read_content if check_contents else None,
+            read_content=(lambda ref: self._plain(ref, None)) if check_contents else None,
             report=report,
         ).run()
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
 from types import MappingProxyType
+from typing import cast
 
 from sqlalchemy import Connection, Delete, Insert, Update, bindparam, case, delete, insert, or_, update
 
@@ -19,6 +20,10 @@ from tiltyard.events.schema import (
     ApiKeyIssued,
     BattleOpened,
     BattleTurnStarted,
+    ConsentGiven,
+    ConsentWithdrawn,
+    ContentExpired,
+    DataTermsSet,
     GenerationFinished,
     IdentityRegistered,
     JudgmentsImported,
@@ -36,7 +41,10 @@ from tiltyard.events.tables import (
     PROJECTIONS,
     api_keys,
     battles,
+    consents,
+    data_terms,
     embeddings,
+    expiries,
     generations,
     identities,
     imported_judgments,
@@ -78,6 +86,12 @@ _STATEMENTS: MappingProxyType[str, Insert | Update | Delete] = MappingProxyType(
         "embedding": insert(embeddings),
         "tenant_unset": delete(tenant_terms).where(tenant_terms.c.tenant == bindparam("of")),
         "tenant_set": insert(tenant_terms),
+        "consent_over": delete(consents).where(consents.c.subject == bindparam("of")),
+        "consent": insert(consents),
+        "terms_over": delete(data_terms).where(data_terms.c.scope == bindparam("of")),
+        "terms": insert(data_terms),
+        "expiry_over": delete(expiries).where(expiries.c.scope == bindparam("of")),
+        "expiry": insert(expiries),
         "import": insert(imports),
         "import_finished": update(imports)
         .where(imports.c.import_id == bindparam("of"))
@@ -234,6 +248,23 @@ def _changes(event: StoredEvent) -> Iterator[Change]:
                     "terms_json": None if data.terms is None else _json(data.terms),
                 },
             )
+        case ConsentGiven():
+            yield from _consent(event, data.voter, data.version, data.purposes)
+        case ConsentWithdrawn():
+            yield from _consent(event, data.voter, data.version, data.left)
+        case DataTermsSet():
+            yield "terms_over", {"of": data.scope}
+            yield (
+                "terms",
+                {
+                    "scope": data.scope,
+                    "sequence": event.sequence,
+                    "purposes_json": _json(cast(Json, data.purposes)),
+                },
+            )
+        case ContentExpired():
+            yield "expiry_over", {"of": data.scope}
+            yield "expiry", {"scope": data.scope, "before_us": data.before_us}
         case VoteImportStarted():
             yield (
                 "import",
@@ -292,6 +323,19 @@ def _changes(event: StoredEvent) -> Iterator[Change]:
             yield f"key_{data.reason}", {"of": data.key, "event": event.sequence, "at_us": data.at_us}
         case _:
             return
+
+
+def _consent(event: StoredEvent, subject: str, version: str, purposes: Iterable[str]) -> Iterator[Change]:
+    yield "consent_over", {"of": subject}
+    yield (
+        "consent",
+        {
+            "subject": subject,
+            "sequence": event.sequence,
+            "version": version,
+            "purposes": ",".join(purposes),
+        },
+    )
 
 
 def _place(event: StoredEvent, import_id: str, place: int) -> dict[str, object]:

@@ -19,6 +19,7 @@ from tiltyard.events.schema import (
     JudgedSide,
     PublishedName,
     Refused,
+    ReleasedRow,
     ShadowCopies,
     StructureRef,
     ToolRef,
@@ -48,6 +49,7 @@ PARTS: tuple[type[Frozen], ...] = (
     ImportedJudgment,
     ImportedPair,
     Refused,
+    ReleasedRow,
 )
 """Values inside events that have a table of their own."""
 

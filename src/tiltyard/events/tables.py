@@ -160,6 +160,32 @@ embeddings = Table(
     Column("prompt_tokens", BigInteger, nullable=False),
 )
 
+# What people allow: asked by every reader of the vault (`permissions.py`).
+
+consents = Table(
+    "consents",
+    log_metadata,
+    Column("subject", Text, primary_key=True),
+    Column("sequence", BigInteger, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("purposes", Text, nullable=False),  # joined by commas; empty: all was taken back
+)
+
+data_terms = Table(
+    "data_terms",
+    log_metadata,
+    Column("scope", Text, primary_key=True),
+    Column("sequence", BigInteger, nullable=False),
+    Column("purposes_json", Text, nullable=False),
+)
+
+expiries = Table(
+    "expiries",
+    log_metadata,
+    Column("scope", Text, primary_key=True),
+    Column("before_us", BigInteger, nullable=False),
+)
+
 # Of files that others made: kept apart from `votes`, so that no board counts them unasked.
 
 imports = Table(
@@ -249,6 +275,9 @@ PROJECTIONS = (
     api_keys,
     tenant_terms,
     embeddings,
+    consents,
+    data_terms,
+    expiries,
     imports,
     imported_votes,
     imported_judgments,

@@ -18,17 +18,20 @@ from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import ColumnElement, Connection, insert, or_, select, update
 
 from tiltyard.errors import ContentMissing, LogTampered
 from tiltyard.events.dialect import Database
 from tiltyard.events.envelope import check_name, format_time
 from tiltyard.events.ids import new_id
 from tiltyard.events.master_key import MasterKey
+from tiltyard.events.permissions import ARENA, DAY_US, is_voter, person_of, subject_belongs
 from tiltyard.events.schema import ContentRef
 from tiltyard.events.tables import subject_keys
 
 NONCE_BYTES = 12
+KEY_DAYS = 30
+"""New words are not encrypted under an older key, so that destroying keys one by one can end a time of retention."""
 SUBJECTS_IN_MEMORY = 4096
 """Writing keys kept unwrapped, oldest thrown out first."""
 
@@ -114,23 +117,31 @@ class Vault:
         In SQLite the bytes are overwritten in `keys.db` and in its write-ahead log; in PostgreSQL the old row is
         vacuumed away. Copies that the file system, the drive or an archived write-ahead log keeps are beyond us.
         """
-        with self._lock:
-            self._writing_keys.pop(subject, None)
         statement = (
             update(subject_keys)
-            .where(subject_keys.c.subject == subject, subject_keys.c.wrapped.is_not(None))
+            .where(of_subject(subject_keys.c.subject, subject), subject_keys.c.wrapped.is_not(None))
             .values(wrapped=None, destroyed_us=self._clock_ns() // 1000)
         )
         with self._database.writing() as connection:
             destroyed = connection.execute(statement).rowcount
+        with self._lock:
+            self._writing_keys = {
+                name: key for name, key in self._writing_keys.items() if not subject_belongs(name, subject)
+            }
         self._database.sweep(subject_keys)
         return destroyed
 
+    def check_erased(self, ref: ContentRef, key_id: str) -> None:
+        """Raise `ContentMissing` for an emptied row whose key was destroyed, `LogTampered` for one whose key was not."""
+        self._secret(key_id, ref)
+        raise LogTampered(f"content {ref.id} was emptied, and nobody erased {ref.subject}")
+
     def _writing_key(self, subject: str) -> SubjectKey:
         with self._lock:
-            if (key := self._writing_keys.get(subject)) is not None:
-                return key
-            key = self._stored_key(subject) or SubjectKey(
+            youngest_us = self._clock_ns() // 1000 - KEY_DAYS * DAY_US
+            if (known := self._writing_keys.get(subject)) is not None and known.created_us > youngest_us:
+                return known
+            key = self._stored_key(subject, youngest_us) or SubjectKey(
                 new_id(), subject, secrets.token_bytes(32), self._clock_ns() // 1000
             )
             self._writing_keys[subject] = key
@@ -138,11 +149,11 @@ class Vault:
                 self._writing_keys.pop(next(iter(self._writing_keys)))
             return key
 
-    def _stored_key(self, subject: str) -> SubjectKey | None:
+    def _stored_key(self, subject: str, youngest_us: int) -> SubjectKey | None:
         columns = subject_keys.c
         statement = (
             select(columns.key_id, columns.wrapped, columns.created_us)
-            .where(columns.subject == subject, columns.wrapped.is_not(None))
+            .where(columns.subject == subject, columns.wrapped.is_not(None), columns.created_us > youngest_us)
             .order_by(columns.created_us)
             .limit(1)
         )
@@ -179,6 +190,15 @@ class Vault:
             "created_us": key.created_us,
             "destroyed_us": None,
         }
+
+
+def of_subject(column: ColumnElement[str], subject: str) -> ColumnElement[bool]:
+    """The rows of a data subject: under each of its names, and of all people of a tenant or a source."""
+    person = person_of(subject)
+    names = (person, f"{ARENA}:{person}") if is_voter(person) else (person,)
+    return or_(
+        column.in_(names), *(column.startswith(person + joint, autoescape=True) for joint in (":", "/"))
+    )
 
 
 def _destroyed_by_id(connection: Connection, key_ids: Collection[str]) -> dict[str, bool]:

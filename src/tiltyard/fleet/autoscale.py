@@ -28,6 +28,9 @@ from typing import NamedTuple
 
 from tiltyard.errors import ConfigurationError
 
+MOST_REPLICAS = 1_000
+"""Of one group; a number above is a slip of the finger."""
+
 
 @dataclass(frozen=True)
 class ScalingPolicy:
@@ -117,11 +120,12 @@ class Memory:
 
 def decide(policy: ScalingPolicy, memory: Memory, now: Observation) -> Decision:
     """Take one observation in and say how many replicas there shall be; nothing else is looked at."""
+    begins = memory.loaded_s is None
     idle_s = _remember(policy, memory, now)
     wanted = _wanted(policy, memory, now)
     stay = math.ceil(_mean(memory.seen) / policy.target_tokens / policy.down_share)
     # Whoever began with more replicas wanted them: a controller that has just started knows no better.
-    memory.kept.append((now.at_s, stay if memory.kept else max(stay, now.ordered)))
+    memory.kept.append((now.at_s, max(stay, now.ordered) if begins else stay))
     if policy.minimum == 0 and now.ordered == 1 and idle_s >= policy.idle_s:
         return Decision(0, f"no load for {idle_s:.0f} s")
     if wanted.replicas >= now.ordered:

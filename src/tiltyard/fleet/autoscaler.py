@@ -18,6 +18,11 @@ LOOK_EVERY_S = 1.0
 _logger = logging.getLogger(__name__)
 
 
+def _nobody_said(_identities: Collection[str]) -> int | None:
+    """The default: nobody has set a number by hand."""
+    return None
+
+
 class Demand(NamedTuple):
     """What the gateway knows of the load; both in tokens."""
 
@@ -28,7 +33,7 @@ class Demand(NamedTuple):
 
 
 class Autoscaler:
-    """The policies of those groups that have one; `watch` obeys them."""
+    """Sets groups to what somebody `fixed` by hand, or else to what their policy says, if they have one."""
 
     def __init__(
         self,
@@ -37,27 +42,38 @@ class Autoscaler:
         policies: Mapping[str, ScalingPolicy],
         demand: Demand,
         *,
+        fixed: Callable[[Collection[str]], int | None] = _nobody_said,
+        drain_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._launcher = launcher
         self._registry = registry
         self._policies = dict(policies)
         self._demand = demand
+        self._fixed = fixed
+        self._drain_s = drain_s
         self._clock = clock
-        self._memories = {group: Memory() for group in policies}
+        self._memories: dict[str, Memory] = {}
         self.latest: dict[str, Decision] = {}
         """What was decided last, by group."""
 
     async def look(self) -> None:
         """Observe every group once and order what the rule says."""
-        for group, policy in self._policies.items():
+        for group in tuple(self._launcher.groups):
             now = self._observe(group)
-            decision = decide(policy, self._memories[group], now)
+            fixed, policy = self._fixed(self._launcher.identities(group)), self._policies.get(group)
+            if fixed is not None:
+                self._memories.pop(group, None)  # what was seen while a person decided says nothing later
+                decision = Decision(fixed, "set by hand")
+            elif policy is not None:
+                decision = decide(policy, self._memories.setdefault(group, Memory()), now)
+            else:
+                continue
             if decision.replicas != now.ordered:
                 _logger.warning(
                     "%s: %d replicas become %d: %s", group, now.ordered, decision.replicas, decision.reason
                 )
-                await self._launcher.scale(group, decision.replicas)
+                await self._launcher.scale(group, decision.replicas, drain_s=self._drain_s)
             self.latest[group] = decision
 
     async def watch(self, every_s: float = LOOK_EVERY_S) -> None:

@@ -36,8 +36,8 @@ class Patience:
     load_s: float = 600.0
     first_back_off_s: float = 0.5
     longest_back_off_s: float = 30.0
-    hung_s: float = 15.0
-    """A process that lives and answers nobody for so long (or steps no more, as the registry says) is killed."""
+    hung_s: float = 10.0
+    """A process that lives, and whose lease has lapsed for so long or whose steps have hung for as much longer, is killed."""
     watch_s: float = 1.0
     """Between two looks at a running worker."""
 
@@ -108,7 +108,7 @@ class Keeper:
     async def retire(self, drain_s: float, why: str | None = None) -> None:
         """Let it finish what it has, for `drain_s` at most, and end it for good; returns when that is recorded."""
         self._retiring.set()
-        self._why = why
+        self._why = self._why or why
         await self._end(drain_s)
         if not self.first.done():
             self.first.cancel()
@@ -143,7 +143,7 @@ class Keeper:
 
     @property
     def _worker(self) -> Worker | None:
-        return next((worker for worker in self._registry.workers if worker.name == self.name), None)
+        return self._registry.worker(self.name)
 
     async def _keep(self) -> None:
         """Start the worker over and over until it retires."""
@@ -232,14 +232,11 @@ class Keeper:
 
     async def _watch(self, process: Placed) -> None:
         """Kill a process that hangs; drain one that has outgrown its memory."""
-        heard = time.monotonic()
         while True:
             await asyncio.sleep(self._patience.watch_s)
-            worker, now = self._worker, time.monotonic()
-            if worker is None or (worker.misses == 0 and not worker.stuck):
-                heard = now
-            if now - heard > self._patience.hung_s:
-                self._why = f"answered nobody for {now - heard:.0f} s"
+            silent_s = 0.0 if self._worker is None else self._worker.silent_s
+            if silent_s > self._patience.hung_s:
+                self._why = f"answered nobody in time for {silent_s:.0f} s"
                 _logger.error("worker %s %s; it is killed and started again", self.name, self._why)
                 await process.kill()
                 return

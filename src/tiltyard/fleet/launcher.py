@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tiltyard.errors import Conflict, InvalidRequest, NotFound
+from tiltyard.fleet.autoscale import MOST_REPLICAS
 from tiltyard.fleet.keeper import Keeper, Patience
 from tiltyard.fleet.place import LaunchProgress, Place
 from tiltyard.fleet.process import COMMAND, ThisMachine
@@ -26,7 +27,6 @@ from tiltyard.wire.worker import WorkerSpec
 
 END_S = 15.0
 """How long workers may take to end beyond their drain: to be told, killed, and recorded."""
-MOST_REPLICAS = 1_000
 
 
 def _report_nothing(_progress: LaunchProgress) -> None:
@@ -67,7 +67,7 @@ class Launcher:
         self._specs: dict[str, WorkerSpec] = {}
         self._keepers: dict[str, list[Keeper]] = {}
         """By group; the first ones stay longest."""
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: dict[asyncio.Task[None], Keeper] = {}
         self._watching: asyncio.Task[None] | None = None
         self._rolling = asyncio.Lock()
         self._stopping = False
@@ -89,18 +89,18 @@ class Launcher:
         self._group(group)
         return frozenset(self._specs[group].identities)
 
-    async def start(self, specs: Sequence[WorkerSpec]) -> None:
-        """Start a group of one replica for each spec, named as its worker is, and return when all serve.
+    async def start(self, specs: Sequence[WorkerSpec], replicas: int = 1) -> None:
+        """Start a group of so many replicas for each spec, named as its worker is, and return when all serve.
 
         Raises `WorkerFailed` with the first worker's last words if one does not come up; the others are
         ended then.
         """
         self._watching = asyncio.create_task(self._registry.watch())
-        firsts = []
+        firsts: list[asyncio.Future[None]] = []
         for spec in specs:
             self.declare(spec)
-            await self.scale(spec.worker, 1)
-            firsts.append(self._keepers[spec.worker][0].first)
+            await self.scale(spec.worker, replicas)
+            firsts += [keeper.first for keeper in self._keepers[spec.worker]]
         try:
             await asyncio.gather(*firsts)
         except BaseException:
@@ -132,9 +132,14 @@ class Launcher:
             # One that does not serve yet costs nobody anything.
             leaving = next((k for k in reversed(keepers) if not k.serves), keepers[-1])
             keepers.remove(leaving)
-            task = asyncio.create_task(leaving.retire(drain_s, "scaled down"))
-            self._leaving.add(task)
-            task.add_done_callback(self._leaving.discard)
+            task = asyncio.create_task(self._leave(leaving, drain_s))
+            self._leaving[task] = leaving
+            task.add_done_callback(self._leaving.pop)
+
+    async def _leave(self, keeper: Keeper, drain_s: float) -> None:
+        await keeper.retire(drain_s, "scaled down")
+        if keeper.name not in self._specs:  # the name of the group stays, and its identities with it
+            self._registry.remove(keeper.name)
 
     async def restart(self, worker: str, *, drain_s: float = 30.0) -> None:
         """Drain one worker, end it and start it anew; returns when it serves. Raises `NotFound`."""
@@ -173,6 +178,7 @@ class Launcher:
         """Drain every worker, end it, and kill what has not ended `drain_s` later."""
         self._stopping = True
         keepers = [keeper for kept in self._keepers.values() for keeper in kept]
+        keepers += self._leaving.values()  # they may have been given more time than there is now
         ends = [asyncio.create_task(keeper.retire(drain_s)) for keeper in keepers]
         ends += self._leaving
         if ends:

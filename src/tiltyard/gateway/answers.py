@@ -31,6 +31,7 @@ from tiltyard.gateway.retelling import KEPT, Given, as_chunks, look_up
 from tiltyard.gateway.taking import Taken
 from tiltyard.gateway.telling import Asking, KeyReused, StreamGone, Telling, numbered
 from tiltyard.gateway.trace import traceparent_of
+from tiltyard.gateway.waiting import rough_tokens
 from tiltyard.identity.canonical import Json
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
 from tiltyard.wire.phrasing import Chunk, OpenAiPhrasing, Phrasing, openai_refusal
@@ -125,6 +126,20 @@ class Order:
             terms=self._terms,
         )
 
+    @property
+    def has_to_wait(self) -> bool:
+        """Whether a worker has to be started for it first."""
+        return self.door.waiting.has_to_wait(self._identity)
+
+    async def seated(self) -> None:
+        """Wait for a worker that is still to come; raises `NotFound`, `Unavailable` or `Overloaded`."""
+        if self.has_to_wait:
+            await self.door.waiting.wait(self._identity, rough_tokens(self.asked))
+
+    @property
+    def _identity(self) -> str:
+        return self.door.router.resolve(self.asked.model)
+
     async def frames(
         self, first: Chunk, rest: AsyncGenerator[Chunk, None], generation: Generation
     ) -> AsyncGenerator[bytes, None]:
@@ -164,6 +179,8 @@ class Order:
 
 async def _direct(order: Order, request: Request, headers: Mapping[str, str]) -> Response:
     """Answer the one who asks, and nobody else."""
+    if order.has_to_wait:
+        await while_connected(order.seated(), request.receive)
     generation = order.generation()
     try:
         if not order.asked.stream:
@@ -232,6 +249,7 @@ async def _tell(order: Order, telling: Telling) -> None:
 
 async def _carry_out(order: Order, telling: Telling) -> None:
     asking = telling.asking
+    telling.subject = current_caller().subject(order.asked.user)
     generation_id, given = None, None
     if asking.key is not None:
         generation_id, given = await asyncio.to_thread(look_up, order.door.log, asking, order.asked)
@@ -240,6 +258,7 @@ async def _carry_out(order: Order, telling: Telling) -> None:
         return
     created = int(time.time())
     kept: dict[str, Json] = {KEPT: {"digest": asking.digest, "created": created}} if asking.key else {}
+    await order.seated()
     generation = order.generation(generation_id, kept, created)
     try:
         if not order.asked.stream:

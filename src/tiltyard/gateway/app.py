@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 
 from fastapi import FastAPI
 from prometheus_client.registry import Collector
@@ -24,6 +25,7 @@ from tiltyard.gateway.door import Door
 from tiltyard.gateway.embeddings import embedding_routes
 from tiltyard.gateway.errors import answer_http_exception, answer_nobody, answer_unexpected, error_response
 from tiltyard.gateway.fleet import fleet_routes
+from tiltyard.gateway.forgetting import forget
 from tiltyard.gateway.gate import Gate, GateMiddleware
 from tiltyard.gateway.guard import Guard
 from tiltyard.gateway.health import health_routes
@@ -34,9 +36,11 @@ from tiltyard.gateway.models import model_routes
 from tiltyard.gateway.openapi import describe
 from tiltyard.gateway.responses import response_routes
 from tiltyard.gateway.running import Running, running_routes
+from tiltyard.gateway.screening import MakeScreen
 from tiltyard.gateway.sessions import Sessions
 from tiltyard.gateway.telling import Tellings
 from tiltyard.gateway.tokens import token_routes
+from tiltyard.gateway.waiting import WaitingRoom
 from tiltyard.gateway.websocket import socket_routes
 from tiltyard.router.ledger import Ledger, MemoryLedger
 from tiltyard.router.router import Router
@@ -65,13 +69,16 @@ def create_gateway(
     require_keys: bool = False,
     house_key: str | None = None,
     collectors: Iterable[Collector] = (),
+    screens: MakeScreen | None = None,
+    waiting: WaitingRoom | None = None,
 ) -> FastAPI:
     """Make the gateway; `hosts` are the names it is served under beside the loopback ones (`*`: any).
 
     The caller keeps the registry true (a launcher or `Registry.watch`) and closes the log after the app.
     `tenants` are the terms by name, `ledger` (this process's own unless given) keeps their accounts; with
     `require_keys` a key is needed even before the first one is made. `house_key` lets this process's own
-    arena in. `collectors` are further metrics of this process, shown on `/metrics` too. `app.state.answering` holds the answers under way on WebSockets, which the caller's server may wait for.
+    arena in. `screens` finds personal data where a tenant's terms want it screened. `collectors` are further metrics of this process, shown on `/metrics` too. `waiting` is where requests wait for workers that are still to come.
+    `app.state.answering` holds the answers under way on WebSockets, which the caller's server may wait for.
     """
     metrics = GatewayMetrics()
     for collector in collectors:
@@ -91,6 +98,8 @@ def create_gateway(
         sessions=Sessions(),
         tellings=Tellings(),
         answering=set(),
+        screens=screens,
+        waiting=waiting or WaitingRoom(router.registry),
     )
 
     @asynccontextmanager
@@ -117,6 +126,7 @@ def create_gateway(
         redoc_url=None,
         redirect_slashes=False,
     )
+    app.state.forget = partial(forget, door)
     app.state.answering = door.answering
     app.state.tellings = door.tellings
     app.state.splits = router.splits

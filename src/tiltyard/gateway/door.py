@@ -9,10 +9,12 @@ from tiltyard.events.log import EventLog
 from tiltyard.gateway.gate import Gate
 from tiltyard.gateway.hop import Hop
 from tiltyard.gateway.running import Running
+from tiltyard.gateway.screening import MakeScreen
 from tiltyard.gateway.sessions import Sessions
 from tiltyard.gateway.shadow import Shadows
 from tiltyard.gateway.telling import Tellings
 from tiltyard.gateway.under_way import UnderWay
+from tiltyard.gateway.waiting import WaitingRoom
 from tiltyard.router.ledger import Ledger
 from tiltyard.router.router import Router
 from tiltyard.telemetry.metrics import GatewayMetrics
@@ -43,6 +45,10 @@ class Door:
     """Answers that outlive their connection."""
     answering: set[asyncio.Task[None]]
     """Answers under way on WebSockets: a server that ends waits for them before it closes its sockets."""
+    waiting: WaitingRoom
+    """Requests for models whose workers are still to come."""
+    screens: MakeScreen | None = None
+    """Finds personal data, for the tenants whose terms want it."""
     under_way: UnderWay = field(default_factory=UnderWay)
     """What is with each worker now."""
     shadows: Shadows = field(default_factory=Shadows)

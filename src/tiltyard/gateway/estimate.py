@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import orjson
-
 from tiltyard.router.load import AnswerLengths
 from tiltyard.router.prefixes import CHARACTERS_A_TOKEN, Beginning
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
@@ -15,9 +13,11 @@ Asked = ChatCompletionRequest | CompletionRequest
 
 def prompt_tokens(request: Asked) -> int:
     """About how many tokens a prompt has; exactly, where it comes as tokens."""
-    if isinstance(request, CompletionRequest) and not isinstance(request.prompt, str):
-        return len(request.prompt)
-    return sum(map(len, _parts(request))) // CHARACTERS_A_TOKEN
+    if isinstance(request, CompletionRequest):
+        text = isinstance(request.prompt, str)
+        return len(request.prompt) // CHARACTERS_A_TOKEN if text else len(request.prompt)
+    tools = 0 if request.tool_use is None else len(request.tool_use.to_json())
+    return (tools + sum(len(message.content or "") for message in request.messages)) // CHARACTERS_A_TOKEN
 
 
 def answer_tokens(request: Asked, identity: str, lengths: AnswerLengths) -> int:
@@ -36,7 +36,7 @@ def beginning(request: Asked, identity: str, tenant: str, *, answer: str = "") -
     parts = [*_parts(request)]
     if answer:
         parts.append(_turn("assistant", answer) if isinstance(request, ChatCompletionRequest) else answer)
-    return Beginning.of(scope, parts, sum(map(len, parts)) // CHARACTERS_A_TOKEN)
+    return Beginning.of(scope, parts, prompt_tokens(request) + len(answer) // CHARACTERS_A_TOKEN)
 
 
 def _parts(request: Asked) -> Iterator[str]:
@@ -44,7 +44,7 @@ def _parts(request: Asked) -> Iterator[str]:
         yield request.prompt if isinstance(request.prompt, str) else ""
         return
     if request.tool_use is not None:
-        yield orjson.dumps(request.tool_use.to_json()).decode()  # templates show tools in front
+        yield request.tool_use.to_json()  # templates show tools in front
     for message in request.messages:
         yield _turn(message.role, message.content or "")
         for call in message.tool_calls:

@@ -13,6 +13,7 @@ from typing import NamedTuple, cast
 from pydantic import ValidationError
 
 from tiltyard.errors import (
+    Conflict,
     DeadlineExceeded,
     Overloaded,
     StorageFailed,
@@ -29,6 +30,7 @@ from tiltyard.gateway.collect import ENDPOINT_OF, Collected, Endpoint, Kind, who
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.record import Asked, Ending, event_of, said
 from tiltyard.gateway.relay import Relay
+from tiltyard.gateway.screening import served
 from tiltyard.gateway.shadow import SHADOW
 from tiltyard.gateway.shadow import TERMS as SHADOW_TERMS
 from tiltyard.identity.canonical import Json, canonical_json
@@ -90,14 +92,14 @@ class Generation:
         copy: Copy | None = None,
     ) -> None:
         self.id = generation_id or new_generation_id()
-        self.request = request
-        self.kind: Kind = "chat" if isinstance(request, ChatCompletionRequest) else "completion"
-        self.endpoint = endpoint or ENDPOINT_OF[self.kind]
-        self._kept = kept or {}
         self._door = door
         caller = current_caller()
         if copy is None:
             caller.terms.check_model(request.model)
+        policy = caller.terms.personal_data
+        self.request, self._kept, self._found = served(request, kept or {}, policy, door.screens)
+        self.kind: Kind = "chat" if isinstance(request, ChatCompletionRequest) else "completion"
+        self.endpoint = endpoint or ENDPOINT_OF[self.kind]
         self._caller = caller
         self._traceparent = traceparent
         self._terms = caller.terms.with_class(terms or ServiceTerms())
@@ -110,7 +112,7 @@ class Generation:
         self.seed = draw_seed() if own is None else own
         self._relay = Relay(
             door,
-            request,
+            self.request,  # as served: what was redacted leaves us as little as it is recorded
             kind=self.kind,
             identity=self.identity_name,
             behaviour=self._drawn.behaviour,
@@ -122,6 +124,7 @@ class Generation:
         self.collected = Collected(request.n)
         self._created = int(time.time()) if created is None else created
         self._began = time.perf_counter()
+        self._began_us = time.time_ns() // 1000
         self._first_token_ms: float | None = None
         self._charge = Charge(door.ledger, door.metrics, caller, self._ask())
         self._recording: asyncio.Future[None] | None = None
@@ -306,6 +309,8 @@ class Generation:
             self._caller.key,
             self._drawn,
             self._shadow_of,
+            self._caller.terms.personal_data,
+            self._found,
         )
         event = event_of(asked, self.collected, ending)
         self._measure(event)
@@ -316,7 +321,19 @@ class Generation:
         if self._caller.terms.keep_content:
             # In a thread: the first words of a subject make its key, which waits for the disk.
             contents = await asyncio.to_thread(self._encrypted, said(self.collected, ending))
+        if contents:
             event = event.model_copy(update={"prompt": contents[0].ref, "response": contents[1].ref})
+        try:
+            await self._store(event, contents)
+        except Conflict as conflict:
+            if conflict.code != "subject_erased":
+                raise
+            event = event.model_copy(update={"prompt": None, "response": None})
+            await self._store(event, ())
+        self._cast_shadow(event)
+        return event
+
+    async def _store(self, event: GenerationFinished, contents: tuple[NewContent, ...]) -> None:
         await self._door.log.append(
             event,
             subject=self.id,
@@ -325,8 +342,6 @@ class Generation:
             traceparent=self._traceparent,
             contents=contents,
         )
-        self._cast_shadow(event)
-        return event
 
     def _cast_shadow(self, event: GenerationFinished) -> None:
         """Ask a release's candidate the same, where its shadow stage draws this request."""
@@ -348,8 +363,11 @@ class Generation:
 
         door.shadows.begin(self._caller, self.request.user, door.metrics, ask_again)
 
-    def _encrypted(self, words: Json) -> tuple[NewContent, NewContent]:
+    def _encrypted(self, words: Json) -> tuple[NewContent, ...]:
+        """Request and answer; nothing for a subject that was erased while it was answered."""
         log, subject = self._door.log, self._caller.subject(self.request.user)
+        if log.erased_since(subject, self._began_us):
+            return ()
         prompt = log.content(subject, canonical_json({**self.request.served_prompt, **self._kept}))
         return prompt, log.content(subject, canonical_json(words))
 

@@ -28,7 +28,11 @@ def health_routes(door: Door) -> APIRouter:
     async def ready() -> Response:
         """200 when every identity has a living worker; 503 with what is missing otherwise."""
         registry = door.router.registry
-        missing = [name for name in registry.identity_names if not registry.serving(name)]
+        missing = [
+            name
+            for name in registry.identity_names
+            if not registry.serving(name) and not door.waiting.may_come(name)
+        ]
         fine = bool(registry.identity_names) and not missing
         body = {
             "ready": fine,

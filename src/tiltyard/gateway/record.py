@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tiltyard.events.schema import (
     ChoiceOutcome,
+    DataPolicy,
     FinishReason,
     GenerationFinished,
     StructureRef,
@@ -55,6 +57,8 @@ class Asked(NamedTuple):
     api_key: str | None = None
     drawn: Drawn = Drawn("")
     shadow_of: str | None = None
+    policy: DataPolicy = "keep"
+    found: Mapping[str, int] = MappingProxyType({})
 
 
 def said(collected: Collected, ending: Ending) -> Json:
@@ -97,6 +101,8 @@ def event_of(asked: Asked, collected: Collected, ending: Ending) -> GenerationFi
             "release": asked.drawn.release,
             "diverted_from": asked.drawn.diverted_from,
             "shadow_of": asked.shadow_of,
+            "policy": asked.policy,
+            "found": dict(asked.found),
             "prompt": None,
             "response": None,
             **_decoding(request, None if finished is None else finished.structure_engine),

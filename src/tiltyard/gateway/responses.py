@@ -106,7 +106,7 @@ def conversation(log: EventLog, response: str, *, tenant: str) -> Earlier:
     if echo_in(words)["instructions"] is not None:
         messages = messages[1:]  # the system message in front, which is not carried over
     if event.response is not None:
-        choice = orjson.loads(log.read_content(event.response))["choices"][0]
+        choice = orjson.loads(log.own_words("gateway/responses").read(event.response))["choices"][0]
         messages.append(choice.get("message") or {"role": "assistant", "content": choice["text"]})
     return Earlier(messages)
 
@@ -133,7 +133,7 @@ def stored(
     if found is not None and found.tenant == tenant and isinstance(found.data, GenerationFinished):
         event = found.data
         if event.endpoint == "responses" and event.prompt is not None:
-            words = orjson.loads(log.read_content(event.prompt))
+            words = orjson.loads(log.own_words("gateway/responses").read(event.prompt))
             if echo_in(words)["store"]:
                 return event, words
     raise NotFound(f"response {response[:80]!r} is not stored here", param=param, code="response_not_found")

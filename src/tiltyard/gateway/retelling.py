@@ -67,7 +67,7 @@ def look_up(
                 param="idempotency-key",
                 code="answer_not_kept",
             )
-        words = orjson.loads(log.read_content(event.prompt))
+        words = orjson.loads(log.own_words("gateway/retelling").read(event.prompt))
         kept = cast(Mapping[str, Json], words.get(KEPT) or {})
         if kept.get("digest") != asking.digest:
             raise KeyReused(
@@ -98,7 +98,7 @@ def given_again(log: EventLog, event: GenerationFinished, *, created: Json, chat
     """A recorded answer in the shape of a whole one; raises `ContentMissing` when its words are gone. Blocks."""
     if event.response is None:
         raise ContentMissing(f"the words of {event.generation} were not to be kept")
-    said = orjson.loads(log.read_content(event.response))["choices"]
+    said = orjson.loads(log.own_words("gateway/retelling").read(event.response))["choices"]
     choices: list[Json] = []
     for choice in said:
         body: dict[str, Json] = {"text": choice["text"]}

@@ -66,7 +66,7 @@ class Shadows:
         if len(self._under_way) >= MAX_COPIES:
             metrics.shadow_copies.labels("dropped").inc()
             return
-        terms = TenantTerms(keep_content=caller.terms.keep_content)
+        terms = TenantTerms(personal_data=caller.terms.personal_data, keep_content=caller.terms.keep_content)
         context = copy_context()
         context.run(CALLER.set, ShadowCaller(SHADOW, terms, owner=caller.subject(user)))
 

@@ -19,6 +19,7 @@ from tiltyard.gateway.errors import BodyTooLarge
 from tiltyard.gateway.generation import Generation
 from tiltyard.gateway.sessions import Session
 from tiltyard.gateway.trace import traceparent_of
+from tiltyard.gateway.waiting import rough_tokens
 from tiltyard.identity.canonical import Json
 from tiltyard.wire.leniency import read_leniently, rule_of
 from tiltyard.wire.openai import ChatCompletionRequest, chat_request
@@ -52,7 +53,7 @@ class Conversation:
     def __init__(self, door: Door, socket: WebSocket) -> None:
         self._door = door
         self._socket = socket
-        self._own = Session()
+        self._own = door.sessions.nameless()
         """The conversation without a name, which ends with the socket."""
         self._answering: asyncio.Task[None] | None = None
 
@@ -100,13 +101,19 @@ class Conversation:
             session = self._door.sessions.named(current_caller().tenant, name)
         request, dropped = self._request(session, turn)
         terms = ServiceTerms.read(self._socket.headers, request.service_tier)
+        waiting, identity = self._door.waiting, self._door.router.resolve(request.model)
+        await waiting.wait(identity, rough_tokens(request))
         generation = Generation(
             self._door,
             request,
             traceparent=traceparent_of(self._socket),
             terms=terms.of_session(str(name or f"socket {id(self)}")),
         )
-        session.begin([message.to_json() for message in request.messages], request.model)
+        session.begin(
+            [message.to_json() for message in request.messages],
+            request.model,
+            current_caller().subject(request.user),
+        )
         self._answering = asyncio.create_task(self._answer(generation, session, dropped))
         self._door.answering.add(self._answering)
         self._answering.add_done_callback(self._door.answering.discard)

@@ -12,6 +12,7 @@ import orjson
 
 from tiltyard.errors import ContentMissing, NotFound
 from tiltyard.events.log import EventLog
+from tiltyard.events.reading import Words
 from tiltyard.events.schema import BattleOpened, BattleTurnFinished, BattleTurnStarted, Choice, Side, VoteCast
 from tiltyard.identity.canonical import digest_of_json
 from tiltyard.judge.items import Item, ItemSet, JudgedAnswer
@@ -26,7 +27,7 @@ class BattleItems:
 
     items: ItemSet
     erased: int
-    """Battles whose words are gone."""
+    """Battles whose words are gone, or were not to be evaluated."""
     unfinished: int
     """Battles without a whole answer on both sides."""
 
@@ -56,11 +57,12 @@ def battle_items(log: EventLog, *, voted_only: bool = False, slices: bool = True
                 pass  # of a battle that nobody opened here, or a later version
     items: list[Item] = []
     erased = unfinished = 0
+    words = log.words("evaluate", reader="judge/battles")
     for battle in battles.values():
         if voted_only and battle.choice is None:
             continue
         try:
-            item = _item(log, battle, slices=slices)
+            item = _item(log, words, battle, slices=slices)
         except (ContentMissing, NotFound):
             erased += 1
             continue
@@ -68,11 +70,12 @@ def battle_items(log: EventLog, *, voted_only: bool = False, slices: bool = True
             unfinished += 1
         else:
             items.append(item)
+    words.close()
     digest = digest_of_json([item.id for item in items])
     return BattleItems(ItemSet("battles", digest, tuple(items)), erased, unfinished)
 
 
-def _item(log: EventLog, battle: _Battle, *, slices: bool) -> Item | None:
+def _item(log: EventLog, words: Words, battle: _Battle, *, slices: bool) -> Item | None:
     last = dict(sorted(battle.started))  # the latest attempt of each turn
     turns: list[str] = []
     texts: dict[Side, list[str]] = {"a": [], "b": []}
@@ -81,7 +84,7 @@ def _item(log: EventLog, battle: _Battle, *, slices: bool) -> Item | None:
         finished = battle.finished.get((turn, attempt))
         if finished is None or not {finished.finish_a, finished.finish_b} <= WHOLE:
             return None
-        turns.append(log.read_content(battle.started[turn, attempt].message).decode())
+        turns.append(words.read(battle.started[turn, attempt].message).decode())
         sides: tuple[tuple[Side, str | None], ...] = (
             ("a", finished.generation_a),
             ("b", finished.generation_b),
@@ -89,7 +92,7 @@ def _item(log: EventLog, battle: _Battle, *, slices: bool) -> Item | None:
         for side, generation in sides:
             if generation is None:
                 return None
-            texts[side].append(_text(log, generation))
+            texts[side].append(_text(log, words, generation))
             generations[side].append(generation)
     if not turns:
         return None
@@ -109,9 +112,9 @@ def _item(log: EventLog, battle: _Battle, *, slices: bool) -> Item | None:
     )
 
 
-def _text(log: EventLog, generation: str) -> str:
+def _text(log: EventLog, words: Words, generation: str) -> str:
     response = log.generation(generation).response
     if response is None:
         raise ContentMissing(f"no words were kept of {generation}")
-    (choice,) = orjson.loads(log.read_content(response))["choices"]
+    (choice,) = orjson.loads(words.read(response))["choices"]
     return str(choice["text"])

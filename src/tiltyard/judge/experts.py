@@ -18,6 +18,7 @@ from tiltyard.errors import Conflict, ContentMissing, InvalidRequest, NotFound
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     Choice,
+    ContentRef,
     JudgedSide,
     ReviewAssigned,
     ReviewerNamed,
@@ -237,11 +238,18 @@ def _side(side: Side, item: Item) -> JudgedSide:
 
 
 def _reasons(log: EventLog, given: ReviewGiven) -> str:
-    return "" if given.reasons is None else log.read_content(given.reasons).decode()
+    return _read(log, given.reasons)
+
+
+def _read(log: EventLog, reasons: ContentRef | None) -> str:
+    if reasons is None:
+        return ""
+    with log.words("evaluate", reader="judge/experts") as words:
+        return words.read(reasons).decode()
 
 
 def _words(log: EventLog, data: ReviewerNamed) -> str:
     try:
-        return log.read_content(data.name).decode()
+        return log.own_words("judge/experts").read(data.name).decode()
     except ContentMissing:  # erased: the reviews stay, the name is gone
         return ""

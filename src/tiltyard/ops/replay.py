@@ -22,8 +22,9 @@ import orjson
 
 from tiltyard.errors import InvalidRequest, ModelRejected, NotFound
 from tiltyard.events.log import EventLog
+from tiltyard.events.reading import Words
 from tiltyard.events.schema import BattleTurnFinished, GenerationFinished
-from tiltyard.identity.canonical import Digest, digest_of
+from tiltyard.identity.canonical import Digest, Json, digest_of
 from tiltyard.identity.declaration import IdentityDeclaration, ToolFormatName
 from tiltyard.identity.manifest import Behaviour
 from tiltyard.identity.rope import RopeScaling
@@ -73,11 +74,23 @@ class Outcome:
     """Tokens compared, over all of the generation's answers."""
     difference: str | None
     """`None` when identical, else the first place where the answers part."""
+    words: str = "as they came"
+    """Which words were served and kept, as the policy of that day said."""
 
     @property
     def identical(self) -> bool:
         """Whether every token and every byte came again."""
         return self.difference is None
+
+
+def kept_words(event: GenerationFinished) -> str:
+    """Which words the vault has of a generation, in words: what a replay makes again is what was served."""
+    if event.prompt is None:
+        return "the tenant's terms keep no words"
+    found = ", ".join(f"{count} {kind.lower()}" for kind, count in sorted(event.found.items()))
+    if event.policy == "redact" and found:
+        return f"as served, after {found} was replaced"
+    return f"as they came, with {found}" if found else "as they came"
 
 
 class Replayer:
@@ -107,7 +120,10 @@ class Replayer:
         """
         generations = self.generations_of(name)
         for generation in sorted(generations, key=lambda event: event.behaviour):
-            yield self._replay_one(generation)
+            with self._log.words("serve", reader="ops/replay") as words:
+                recorded = self._recorded(generation, words)
+                prompt = self._asked(generation, words)
+            yield self._replay_one(generation, prompt, recorded)
 
     def generations_of(self, name: str) -> list[GenerationFinished]:
         """The generations that a name stands for."""
@@ -125,11 +141,17 @@ class Replayer:
         ]
         return [self._log.generation(generation) for generation in names]
 
-    def _replay_one(self, event: GenerationFinished) -> Outcome:
-        recorded = self._recorded(event)
+    def _asked(self, event: GenerationFinished, words: Words) -> dict[str, Json]:
         if event.prompt is None:
-            raise InvalidRequest(f"{event.generation} kept no prompt, so it cannot be made again")
-        prompt = orjson.loads(self._log.read_content(event.prompt))
+            raise InvalidRequest(
+                f"{event.generation} kept no prompt ({kept_words(event)}), so it cannot be made again"
+            )
+        asked: dict[str, Json] = orjson.loads(words.read(event.prompt))
+        return asked
+
+    def _replay_one(
+        self, event: GenerationFinished, prompt: dict[str, Json], recorded: list[Recorded]
+    ) -> Outcome:
         again = self._generate(event, prompt, recorded)
         return Outcome(
             generation=event.generation,
@@ -137,14 +159,19 @@ class Replayer:
             behaviour=event.behaviour,
             tokens=sum(len(choice.token_ids) for choice in recorded),
             difference=first_difference(recorded, again),
+            words=kept_words(event),
         )
 
-    def _recorded(self, event: GenerationFinished) -> list[Recorded]:
+    def _recorded(self, event: GenerationFinished, words: Words) -> list[Recorded]:
         if event.response is None or not event.choices:
+            if event.error is None and event.choices:
+                raise InvalidRequest(
+                    f"the words of {event.generation} were not kept ({kept_words(event)}), so it cannot be made again"
+                )
             raise InvalidRequest(
                 f"{event.generation} failed ({event.error or 'no answer'}), so there is nothing to compare"
             )
-        said = orjson.loads(self._log.read_content(event.response))
+        said = orjson.loads(words.read(event.response))
         return [
             Recorded(c["index"], c["text"], tuple(c["token_ids"]), c["finish_reason"])
             for c in said["choices"]

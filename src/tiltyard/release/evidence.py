@@ -89,22 +89,26 @@ class StageEvidence:
             JudgmentMade,
             AnswerScored,
         )
-        for event in self._log.read(after=self.through, types=types):
-            match event.data:
-                case GenerationFinished() as data:
-                    self._take_generation(event, data)
-                case VoteCast(choice=choice, behaviour_a=a, behaviour_b=b):
-                    score = {"a": 1.0, "b": -1.0}.get(choice, 0.0)
-                    self._compare("human_win_rate", a, b, score)
-                case JudgmentMade() as data:
-                    self._take_judgment(data)
-                case AnswerScored() as data:
-                    self._take_score(data)
-                case EvalRunStarted(run=run, set_name=name, identified=True):
-                    self._sets[run] = name
-                case EvalItemFinished() | EvalItemReviewed() as data:
-                    self._take_item(data)
-            self.through = event.sequence
+        with self._log.words("evaluate", reader="release/evidence") as self._readable:
+            for event in self._log.read(after=self.through, types=types):
+                self._take(event)
+
+    def _take(self, event: StoredEvent) -> None:
+        match event.data:
+            case GenerationFinished() as data:
+                self._take_generation(event, data)
+            case VoteCast(choice=choice, behaviour_a=a, behaviour_b=b):
+                score = {"a": 1.0, "b": -1.0}.get(choice, 0.0)
+                self._compare("human_win_rate", a, b, score)
+            case JudgmentMade() as data:
+                self._take_judgment(data)
+            case AnswerScored() as data:
+                self._take_score(data)
+            case EvalRunStarted(run=run, set_name=name, identified=True):
+                self._sets[run] = name
+            case EvalItemFinished() | EvalItemReviewed() as data:
+                self._take_item(data)
+        self.through = event.sequence
 
     def failures(self, rule: HardStop, now_us: int) -> Failures:
         """The candidate's requests in the last window."""
@@ -234,7 +238,7 @@ class StageEvidence:
 
     def _prompt(self, data: GenerationFinished) -> str | None:
         try:
-            served = None if data.prompt is None else orjson.loads(self._log.read_content(data.prompt))
+            served = None if data.prompt is None else orjson.loads(self._readable.read(data.prompt))
         except (ContentMissing, LogTampered):
             return None
         if served is None:
@@ -246,7 +250,7 @@ class StageEvidence:
 
     def _answer(self, data: GenerationFinished) -> str | None:
         try:
-            said = None if data.response is None else orjson.loads(self._log.read_content(data.response))
+            said = None if data.response is None else orjson.loads(self._readable.read(data.response))
         except (ContentMissing, LogTampered):
             return None
         return None if said is None else str(said["choices"][0]["text"])

@@ -7,6 +7,7 @@ from typing import get_args
 from pydantic import Field, field_validator, model_validator
 
 from tiltyard.errors import InvalidRequest, NotFound
+from tiltyard.events.schema import DataPolicy
 from tiltyard.identity.manifest import Frozen, Number, Whole
 from tiltyard.wire.terms import HEADER_CLASS, ServiceClass, ServiceTerms
 
@@ -40,6 +41,8 @@ class TenantTerms(Frozen):
     classes: tuple[ServiceClass, ...] = get_args(ServiceClass)
     default_class: ServiceClass | None = None
     """Class of a request that names none; the first of `classes` where left out."""
+    personal_data: DataPolicy = "keep"
+    """What is done with personal data in a request before it is served."""
     keep_content: bool = True
     """Whether prompts and answers are kept, encrypted; without them nothing can be replayed."""
 

@@ -141,6 +141,11 @@ class WorkerMetrics:
             "Mean time between the tokens of a request.",
             INTER_TOKEN_BUCKETS,
         )
+        self._output_token = histogram(
+            "vllm:request_time_per_output_token_seconds",
+            "Mean time for each token of a request after its first.",
+            INTER_TOKEN_BUCKETS,
+        )
         self._e2e = histogram(
             "vllm:e2e_request_latency_seconds", "From arrival to the last token.", REQUEST_BUCKETS
         )
@@ -151,6 +156,9 @@ class WorkerMetrics:
             "vllm:request_prefill_time_seconds", "Admission to first token.", REQUEST_BUCKETS
         )
         self._decode = histogram("vllm:request_decode_time_seconds", "First token to last.", REQUEST_BUCKETS)
+        self._inference = histogram(
+            "vllm:request_inference_time_seconds", "Admission to last token.", REQUEST_BUCKETS
+        )
         self._prompt_sizes = histogram(
             "vllm:request_prompt_tokens", "Prompt tokens a request.", TOKEN_BUCKETS
         )
@@ -178,13 +186,19 @@ class WorkerMetrics:
             self._success.labels(self._worker, choice.finish_reason).inc()
         if facts.time_to_first_token_ms is not None:
             self._first_token.observe(facts.time_to_first_token_ms / 1e3)
-        self._queue.observe(facts.queue_ms / 1e3)
-        self._prefill.observe(facts.prefill_ms / 1e3)
-        self._decode.observe(facts.decode_ms / 1e3)
-        self._e2e.observe((facts.queue_ms + facts.prefill_ms + facts.decode_ms) / 1e3)
+        queue_s, prefill_s, decode_s = (
+            (ms or 0.0) / 1e3 for ms in (facts.queue_ms, facts.prefill_ms, facts.decode_ms)
+        )
+        self._queue.observe(queue_s)
+        self._prefill.observe(prefill_s)
+        self._decode.observe(decode_s)
+        self._inference.observe(prefill_s + decode_s)
+        self._e2e.observe(queue_s + prefill_s + decode_s)
         longest = max(len(choice.token_ids) for choice in facts.choices)
         if longest > 1:
-            self._inter_token.observe(facts.decode_ms / 1e3 / (longest - 1))
+            each_s = decode_s / (longest - 1)
+            self._inter_token.observe(each_s)
+            self._output_token.observe(each_s)
         self._prompt_sizes.observe(facts.prompt_tokens)
         self._answer_sizes.observe(facts.completion_tokens)
 

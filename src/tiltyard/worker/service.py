@@ -23,6 +23,7 @@ from tiltyard.errors import (
     UpstreamFailed,
     to_http,
 )
+from tiltyard.kernels import BLOCK_TOKENS
 from tiltyard.wire.sse import DONE_FRAME, frame
 from tiltyard.wire.terms import HEADER_DEADLINE, HEADER_QUEUE_DEADLINE
 from tiltyard.wire.worker import QueueStatus, WorkerStatus
@@ -31,6 +32,7 @@ from tiltyard.worker.embeddings import EmbeddingDesk, Vectors
 from tiltyard.worker.expert_metrics import ExpertCollector
 from tiltyard.worker.frames import Framing
 from tiltyard.worker.host import ModelHost
+from tiltyard.worker.info_metrics import AtWork, CacheShape, InfoCollector
 from tiltyard.worker.loop import EngineLoop, EngineState, StepReport
 from tiltyard.worker.metrics import WorkerMetrics
 
@@ -140,6 +142,14 @@ class WorkerService:
         self.metrics = WorkerMetrics(worker, host.engine)
         if host.expert_counters is not None:
             self.metrics.registry.register(ExpertCollector(worker, host.expert_counters))
+        precision = {i.resolved.behaviour.kv_precision for i in host.identities.values()}
+        self.metrics.registry.register(
+            InfoCollector(
+                CacheShape(BLOCK_TOKENS, host.config.kv_blocks, ",".join(sorted(precision))),
+                len({identity.adapter for identity in host.identities.values()} - {0}),
+                self._adapters_at_work,
+            )
+        )
         self.draining = False
         self.dead = False
         self.warmed = False
@@ -236,6 +246,10 @@ class WorkerService:
                 self._queued[live.answer.plan.terms.priority] -= 1
         self._tell_if_idle()
 
+    async def forget(self, tenant: str) -> int:
+        """Drop every cached block of a tenant; returns how many, once running answers hold none."""
+        return await asyncio.wrap_future(self._engine.forget(tenant))
+
     def drain(self) -> None:
         """Refuse new requests, finish the running ones, then call `on_idle`."""
         self.draining = True
@@ -316,6 +330,14 @@ class WorkerService:
             live.wake()
             if live.answer.finished:
                 self.metrics.finished(live.answer)
+
+    def _adapters_at_work(self) -> AtWork:
+        running, waiting = set[str](), set[str]()
+        for live in set(self._live.values()):
+            if live.answer.plan.adapter:
+                admitted = any(choice.admitted for choice in live.answer.choices)
+                (running if admitted else waiting).add(live.answer.plan.identity)
+        return AtWork(frozenset(running), frozenset(waiting))
 
     @property
     def queued(self) -> int:

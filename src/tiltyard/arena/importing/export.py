@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TextIO, TypeAlias, get_args
 
@@ -21,7 +21,8 @@ from tiltyard.errors import ContentMissing, InvalidRequest, NotFound
 from tiltyard.events.envelope import format_time
 from tiltyard.events.imported import ImportedJudgmentRow, ImportRow
 from tiltyard.events.log import EventLog
-from tiltyard.events.schema import BattleOpened, Choice, ContentRef, VoteCast
+from tiltyard.events.reading import Words
+from tiltyard.events.schema import BattleOpened, Choice, ContentRef, Purpose, VoteCast
 from tiltyard.identity.canonical import Json
 from tiltyard.rating.admission import Window
 from tiltyard.rating.counts import PairCounts
@@ -73,6 +74,8 @@ class ExportTerms:
     source: str | None = None
     """An imported source; `None`: the arena's own votes."""
     text: bool = False
+    purpose: Purpose = "publish"
+    """What conversations are written for; those whose people did not allow it are left out."""
     network: bool = False
 
 
@@ -119,12 +122,20 @@ def export_votes(
         )
     if terms.text and terms.format in {"csv", "counts", "pairs"}:
         raise InvalidRequest(f"the format {terms.format} has no place for conversations.", param="text")
-    if terms.format == "mtbench":
-        return _write_judgments(log, terms, out, progress)
     if terms.format in {"counts", "pairs"}:
         return _write_counts(log, ruleset, terms, out)
+    with log.words(terms.purpose, reader="arena/export") as vault:
+        if terms.format == "mtbench":
+            return _write_judgments(log, vault, terms, out, progress)
+        if terms.source is None:
+            rows = _own_votes(log, vault, ruleset, terms)
+        else:
+            rows = _imported(log, vault, terms, terms.source)
+        return _write_votes(rows, terms, out, progress)
+
+
+def _write_votes(rows: Sequence[_Row], terms: ExportTerms, out: TextIO, progress: Progress) -> Written:
     written = Written()
-    rows = _own_votes(log, ruleset, terms) if terms.source is None else _imported(log, terms, terms.source)
     total = max(len(rows), 1)
     if terms.format == "csv":
         table = csv.writer(out, lineterminator="\n")
@@ -163,7 +174,7 @@ def inert(value: object) -> object:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
-def _own_votes(log: EventLog, ruleset: Ruleset, terms: ExportTerms) -> list[_Row]:
+def _own_votes(log: EventLog, words: Words, ruleset: Ruleset, terms: ExportTerms) -> list[_Row]:
     recorded = RecordedVotes(log, ruleset)
     judged = recorded.judge()
     names = _unique_names(log)
@@ -218,27 +229,27 @@ def _own_votes(log: EventLog, ruleset: Ruleset, terms: ExportTerms) -> list[_Row
                 time_us=vote.time_us,
                 pair_probability=vote.pair_probability,
                 more=more,
-                words=_own_words(log, data),
+                words=_own_words(log, words, data),
             )
         )
     return rows
 
 
-def _own_words(log: EventLog, vote: VoteCast) -> Callable[[], tuple[Messages, Messages]]:
+def _own_words(log: EventLog, words: Words, vote: VoteCast) -> Callable[[], tuple[Messages, Messages]]:
     def read() -> tuple[Messages, Messages]:
-        a, b = (_answered(log, ids[-1]) for ids in (vote.generations_a, vote.generations_b))
+        a, b = (_answered(log, words, ids[-1]) for ids in (vote.generations_a, vote.generations_b))
         return a, b
 
     return read
 
 
-def _answered(log: EventLog, generation: str) -> Messages:
+def _answered(log: EventLog, words: Words, generation: str) -> Messages:
     """Return what one side was asked last, history and all, and what it said."""
     done = log.generation(generation)
     if done.prompt is None or done.response is None:
         raise ContentMissing(f"the words of {generation} were not kept")
-    asked = orjson.loads(log.read_content(done.prompt)).get("messages", [])
-    choice = orjson.loads(log.read_content(done.response))["choices"][0]
+    asked = orjson.loads(words.read(done.prompt)).get("messages", [])
+    choice = orjson.loads(words.read(done.response))["choices"][0]
     said = choice.get("text")
     if said is None:
         said = choice.get("message", {}).get("content")
@@ -250,7 +261,7 @@ def _answered(log: EventLog, generation: str) -> Messages:
     return [*past, {"role": "assistant", "content": said if isinstance(said, str) else ""}]
 
 
-def _imported(log: EventLog, terms: ExportTerms, source: str) -> list[_Row]:
+def _imported(log: EventLog, words: Words, terms: ExportTerms, source: str) -> list[_Row]:
     chosen = _imports_of(log, source)
     rows: list[_Row] = []
     for one in chosen:
@@ -277,7 +288,7 @@ def _imported(log: EventLog, terms: ExportTerms, source: str) -> list[_Row]:
                     pair_probability=vote.pair_probability,
                     traits=vote.traits,
                     more=more,
-                    words=None if vote.text is None else _imported_words(log, vote.text),
+                    words=None if vote.text is None else _imported_words(words, vote.text),
                 )
             )
     if not rows:
@@ -288,10 +299,10 @@ def _imported(log: EventLog, terms: ExportTerms, source: str) -> list[_Row]:
     return rows
 
 
-def _imported_words(log: EventLog, text: ContentRef) -> Callable[[], tuple[Messages, Messages]]:
+def _imported_words(words: Words, text: ContentRef) -> Callable[[], tuple[Messages, Messages]]:
     def read() -> tuple[Messages, Messages]:
-        words = orjson.loads(log.read_content(text))
-        return words["conversation_a"], words["conversation_b"]
+        kept = orjson.loads(words.read(text))
+        return kept["conversation_a"], kept["conversation_b"]
 
     return read
 
@@ -390,7 +401,9 @@ def _research(row: _Row, words: tuple[Messages, Messages] | None) -> dict[str, J
     return body
 
 
-def _write_judgments(log: EventLog, terms: ExportTerms, out: TextIO, progress: Progress) -> Written:
+def _write_judgments(
+    log: EventLog, words: Words, terms: ExportTerms, out: TextIO, progress: Progress
+) -> Written:
     if terms.source is None:
         raise InvalidRequest(
             "the arena has no verdicts of judges; name an imported source with --source.", param="source"
@@ -401,7 +414,7 @@ def _write_judgments(log: EventLog, terms: ExportTerms, out: TextIO, progress: P
             body = _judgment(row)
             if terms.text:
                 try:
-                    body |= {} if row.text is None else orjson.loads(log.read_content(row.text))
+                    body |= {} if row.text is None else orjson.loads(words.read(row.text))
                     written.lacking += row.text is None
                 except ContentMissing:
                     written.lacking += 1

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
+from tiltyard.events.schema.consenting import DataPolicy
 from tiltyard.events.schema.record import Choice, ContentRef, EventData, FinishReason, Side
 from tiltyard.identity.canonical import Digest
 from tiltyard.identity.manifest import Frozen
@@ -80,7 +81,11 @@ class BattleTurnStarted(EventData):
     attempt: int
     """0 at first, then one more for each regeneration."""
     message: ContentRef
-    """What the user said."""
+    """What the user said, as the models were asked: after `policy`."""
+    policy: DataPolicy | None = None
+    """What the deployment did with personal data; `None`: an earlier version, which did nothing."""
+    found: dict[str, int] = Field(default_factory=dict)
+    """How much of each kind of personal data was found, such as `{"EMAIL": 1}`."""
 
     def unique_key(self) -> str | None:
         """An attempt starts once."""
@@ -223,24 +228,6 @@ class LeaderboardPublished(EventData):
     def unique_key(self) -> str | None:
         """One publication per content."""
         return f"leaderboard:{self.digest}"
-
-
-class ConsentGiven(EventData):
-    """Written by the arena before a voter's first battle under a text of consent."""
-
-    TYPE: ClassVar[str] = "tiltyard.consent.given.v1"
-    voter: str
-    """Pseudonymous voter id; also the event's subject."""
-    version: str
-    """Version of the text; another version asks again."""
-    language: str
-    """Language in which it was shown, such as `zh-Hant`."""
-    wording: Digest
-    """Digest of the words that were shown, in that language."""
-
-    def unique_key(self) -> str | None:
-        """A voter agrees once to a version."""
-        return f"consent:{self.voter}:{self.version}"
 
 
 class BattleVoided(EventData):

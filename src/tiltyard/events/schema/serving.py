@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
+from tiltyard.events.schema.consenting import DataPolicy
 from tiltyard.events.schema.record import ContentRef, EventData, FinishReason, Seed
 from tiltyard.identity.canonical import Digest
 from tiltyard.identity.declaration import IdentityDeclaration
@@ -118,6 +119,10 @@ class GenerationFinished(EventData):
     (`response`) and the digest of a request that brought a key (`idempotency`)."""
     response: ContentRef | None
     """`{"choices": [{"index", "text", "token_ids", "finish_reason"}]}` in canonical JSON; `message` where tools are called."""
+    policy: DataPolicy | None = None
+    """What the tenant's terms did with personal data before it was served; `None`: an earlier version, which did nothing."""
+    found: dict[str, int] = Field(default_factory=dict)
+    """How much of each kind of personal data was found, such as `{"EMAIL": 1}`."""
     prompt_token_digest: Digest | None
     """Digest of the prompt's token ids as the engine saw them."""
     sampling: DefaultSampling
