@@ -16,7 +16,7 @@ from tiltyard.events.schema import (
     TrafficSplit,
 )
 from tiltyard.identity.difference import Difference, behaviour_differences, deployment_differences
-from tiltyard.release.plan import MEANS, QUANTILES, SCORES, WINS, Gate, PromoteStage, Stage
+from tiltyard.release.plan import MEANS, QUANTILES, SCORES, WINS, Gate, PromoteStage, ShadowStage, Stage
 from tiltyard.release.state import ReleaseState
 from tiltyard.release.tally import Tally
 
@@ -38,6 +38,8 @@ class GateAccount:
 
     gate: Gate
     looks: tuple[Look, ...] = ()
+    paired: bool = False
+    """Whether its samples are pairs about the same thing (a copied prompt, a battle, an item)."""
 
     @property
     def newest(self) -> GateJudged | None:
@@ -178,7 +180,13 @@ def _stages(state: ReleaseState, events: Iterable[StoredEvent]) -> tuple[StageAc
     found = []
     for index, stage in enumerate(state.plan.stages):
         gates = () if isinstance(stage, PromoteStage) else stage.gates
-        told = tuple(GateAccount(gate, tuple(looks.get((index, gate.name), ()))) for gate in gates)
+        shadow = isinstance(stage, ShadowStage)
+        told = tuple(
+            GateAccount(
+                gate, tuple(looks.get((index, gate.name), ())), shadow or gate.metric in (*WINS, *SCORES)
+            )
+            for gate in gates
+        )
         found.append(StageAccount(index, stage, _progress(state, index, now), told, entered.get(index)))
     for at, one in enumerate(found):
         after = entered.get(one.index + 1)

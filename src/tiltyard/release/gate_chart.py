@@ -15,7 +15,7 @@ from tiltyard.release.account import GateAccount
 
 WIDE, NARROW = (640, 220), (320, 220)
 """Width and height in px."""
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 14, 34
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 18, 34
 _ROOM: Final = 0.08
 """Of the height, above and below what is drawn."""
 _FARTHEST: Final = 6.0
@@ -45,7 +45,9 @@ class Words(NamedTuple):
     moment: Callable[[int], str]
     """Microseconds since 1970, in few letters."""
     value: Callable[[float], str]
-    """An effect, in its unit."""
+    """An effect, in few letters."""
+    unit: str = ""
+    """Above the axis, where the values do not say it."""
 
 
 class _Point(NamedTuple):
@@ -78,6 +80,8 @@ def gate_chart(gate: GateAccount, words: Words, *, name: str, size: tuple[int, i
             f'<path class="grid" d="M{_LEFT} {y(tick)}H{width - _RIGHT}"/>'
             f'<text x="{_LEFT - 8}" y="{y(tick) + 4}" text-anchor="end">{escape(words.value(tick))}</text>'
         )
+    if words.unit:
+        parts.append(f'<text x="{_LEFT - 8}" y="11" text-anchor="end">{escape(words.unit)}</text>')
     # The forbidden side is above the bound, or below it where more is better.
     edge = (y(bound), height - _BOTTOM) if gate.more_is_better else (_TOP, y(bound))
     parts.append(
