@@ -56,7 +56,7 @@ def test_a_votes_file_is_rated(tmp_path: Path) -> None:
     assert "905" in output
     assert "12 / 4 / 0" in output
     assert "16 votes, both bad as a tie, 10 for a rank" in output
-    assert "bradley-terry/1" in output
+    assert "bradley-terry/2" in output
 
 
 def test_json_is_what_the_api_answers(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_options_reach_the_fit_and_are_named_in_the_method(tmp_path: Path) -> No
         )
     )
     assert body["method"] == (
-        "bradley-terry/1 + half-life=10d + by-voter + control(length, left_side) + where language=en"
+        "bradley-terry/2 + half-life=10d + by-voter + control(length, left_side) + where language=en"
     )
     assert (body["votes"], body["details"]["voters"]) == (40, 9)
     assert [effect["name"] for effect in body["details"]["effects"]] == ["length", "left_side"]

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tiltyard.errors import InvalidRequest
-from tiltyard.rating.bradley_terry import fit
+from tiltyard.rating.bradley_terry import Ratings, fit
 from tiltyard.rating.counts import PairCounts
 from tiltyard.rating.leaderboard import Evidence, Leaderboard, make_leaderboard
 from tiltyard.rating.ranks import ranks_by_differences, ranks_by_intervals
@@ -155,7 +156,7 @@ def test_json_has_what_is_needed_to_check_every_number() -> None:
     )
     assert again.digest == body["counts_digest"]
     assert board(again).digest == body["digest"]
-    assert body["method"] == "bradley-terry/1"
+    assert body["method"] == "bradley-terry/2"
     assert (body["converged"], body["votes"]) == (True, 167)
 
 
@@ -202,3 +203,48 @@ def test_a_model_without_a_vote_has_whole_counts_and_no_number_that_is_none() ->
     idle = next(row for row in body["rows"] if row["model"] == "idle")  # type: ignore[union-attr, index, call-overload]
     assert (idle["votes"], idle["wins"], idle["rating"]) == (0, 0, None)  # type: ignore[index, call-overload]
     assert "NaN" not in json.dumps(body)
+
+
+OLD_HANDS = (["a"] * 400, ["b"] * 400, ["model_a"] * 200 + ["model_b"] * 100 + ["tie"] * 100)
+
+
+def test_a_newcomer_with_four_votes_moves_nobody_and_widens_no_interval() -> None:
+    """FastChat #3377, through the mean: about the mean of all three, a and b would stand at ±115 and share a rank."""
+    before = make_leaderboard(PairCounts.from_votes(*OLD_HANDS), evidence=EVIDENCE, minimum_votes=10)
+    came = ([*OLD_HANDS[0], *"bbbb"], [*OLD_HANDS[1], *"nnnn"], [*OLD_HANDS[2], *["model_a", "model_b"] * 2])
+    after = make_leaderboard(PairCounts.from_votes(*came), evidence=EVIDENCE, minimum_votes=10)
+    numbers = {
+        row.model.key: (row.rank, row.rank_worst, row.rating, row.lower, row.upper) for row in after.rows
+    }
+    for row in before.rows:
+        assert numbers[row.model.key] == (row.rank, row.rank_worst, row.rating, row.lower, row.upper)
+    assert numbers["a"][:3] == (1, 1, pytest.approx(1044.37, abs=0.001))
+    assert numbers["n"][:2] == (None, None)
+    of_all = fit(PairCounts.from_votes(*came))
+    assert of_all.upper[0] - of_all.ratings[0] > 100
+
+
+@given(st.integers(1, 60), st.sampled_from([None, ("m1", 1200.0)]))
+def test_which_mean_is_held_changes_no_difference(minimum: int, anchor: tuple[str, float] | None) -> None:
+    rng = np.random.default_rng(5)
+    a, b = rng.integers(0, 5, 150), rng.integers(0, 5, 150)
+    met = a != b
+    outcomes = rng.choice(["model_a", "model_b", "tie"], met.sum()).tolist()
+    counts = PairCounts.from_votes([f"m{i}" for i in a[met]], [f"m{i}" for i in b[met]], outcomes)
+    free = fit(counts, anchor=anchor)
+    held = free.about(minimum)
+
+    def differences(ratings: Ratings) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        r, c = ratings.ratings, ratings.covariance
+        d = np.diagonal(c)
+        return r[:, None] - r, d[:, None] + d - 2 * c
+
+    for one, other in zip(differences(free), differences(held), strict=True):
+        assert np.allclose(one, other, atol=1e-6)
+    chosen = free.votes >= minimum
+    if chosen.any():
+        if anchor is None:
+            assert held.ratings[chosen].mean() == pytest.approx(1000.0)
+        else:
+            assert held.ratings[1] == pytest.approx(1200.0)
+        assert abs(held.covariance[np.ix_(chosen, chosen)].sum()) < 1e-4  # the mean itself is certain

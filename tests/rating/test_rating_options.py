@@ -42,7 +42,7 @@ def test_each_option_chooses_its_fit_and_its_name() -> None:
     cast, now = votes(), 40 * DAY_US
     plain = rate(cast, RatingOptions(), now_us=now)
     np.testing.assert_array_equal(plain.ratings.ratings, fit(cast.counts).ratings)
-    assert (plain.ratings.method, plain.details) == ("bradley-terry/1", {})
+    assert (plain.ratings.method, plain.details) == ("bradley-terry/2", {})
 
     tied = rate(cast, RatingOptions(ties="davidson"), now_us=now)
     np.testing.assert_array_equal(tied.ratings.ratings, fit_davidson(cast.counts).ratings.ratings)
@@ -58,7 +58,7 @@ def test_each_option_chooses_its_fit_and_its_name() -> None:
     )
     rated = rate(cast, full, now_us=now)
     assert rated.ratings.method == (
-        "bradley-terry/1 + half-life=7d + voter-cap=10 + by-voter + control(length, left_side; ridge 0.5)"
+        "bradley-terry/2 + half-life=7d + voter-cap=10 + by-voter + control(length, left_side; ridge 0.5)"
         " + where language=zh"
     )
     assert rated.counts.votes == 200
@@ -145,3 +145,18 @@ def test_each_window_is_rated_alone() -> None:
     assert [rated.counts.votes for _, rated in windows] == [100, 100, 100]
     alone = fit(cast.select(np.arange(300) >= 200).counts)
     np.testing.assert_array_equal(windows[-1][1].ratings.ratings, alone.ratings)
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"ridge": float("nan")}, "ridge"),
+        ({"ridge": -1.0}, "ridge"),
+        ({"seed": 10**23}, "seed"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_a_number_that_no_event_could_hold_is_refused_by_name(given: dict[str, float], param: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        RatingOptions(**given)  # type: ignore[arg-type]
+    assert refused.value.param == param

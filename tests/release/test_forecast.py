@@ -12,9 +12,9 @@ from release_stage import CANARY, Scene
 from tiltyard.cli.main import main
 from tiltyard.errors import ConfigurationError
 from tiltyard.rating.betting import BoundedMean
+from tiltyard.release.account import account_of
 from tiltyard.release.forecast import SLOW, forecast, samples_needed
 from tiltyard.release.plan_file import parse_plan, read_plan
-from tiltyard.release.account import account_of
 from tiltyard.release.report import as_html, as_markdown
 
 ROOT = Path(__file__).resolve().parents[2]

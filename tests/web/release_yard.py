@@ -16,7 +16,6 @@ from tiltyard.cli.operators import KeyOperators
 from tiltyard.errors import TiltyardError
 from tiltyard.events.log import EventLog
 from tiltyard.gateway.keyring import KeyRing
-from tiltyard.identity.signature import SigningKey
 from tiltyard.release.state import ReleaseState
 from tiltyard.web.app import STATIC, VersionedStaticFiles
 from tiltyard.web.failures import on_tiltyard_error
@@ -54,16 +53,14 @@ stages:
 class ReleaseYard:
     """A scene, its pages and who may order."""
 
-    def __init__(self, scene: Scene, folder: Path) -> None:
+    def __init__(self, scene: Scene) -> None:
         self.scene = scene
         ring = KeyRing(scene.log, now_us=scene.clock)
         self.key = ring.issue("ops", ["release"], label="ann").secret
         self.other_key = ring.issue("lab", ["inference"]).secret
         self.url = ""
         self.operators = KeyOperators(scene.log, keys_required=False)
-        self.room = ReleaseRoom(
-            scene.log, ALIASES, lambda: SigningKey.load_or_create(folder / "signing.key")
-        )
+        self.room = ReleaseRoom(scene.log, ALIASES)
 
     def app(self) -> Starlette:
         inner = Starlette(
@@ -104,7 +101,7 @@ def release_yard(folder: Path) -> Iterator[ReleaseYard]:
 
     with EventLog.open(folder / "log.db", keys=folder / "keys.db", clock_ns=clock_ns) as log:
         made.append(Scene(log))
-        yard = ReleaseYard(made[0], folder)
+        yard = ReleaseYard(made[0])
         with serving(yard.app()) as url:
             yard.url = url
             yield yard

@@ -335,7 +335,7 @@ def test_a_board_is_published_once_for_each_content(start: Start, log: EventLog)
     assert len(published) == 1
     assert isinstance(published[0], LeaderboardPublished)
     assert published[0].digest == digest
-    assert (published[0].votes, published[0].method) == (12, "bradley-terry/1")
+    assert (published[0].votes, published[0].method) == (12, "bradley-terry/2")
     assert (published[0].first_sequence, published[0].last_sequence) == (4, 15)
     vote(log, 9000, 0, 1, "a")
     assert client.get("/api/leaderboard").json()["digest"] != digest
@@ -395,13 +395,13 @@ def test_every_choice_of_the_page_is_a_link_and_reaches_the_numbers(start: Start
         assert f'href="/leaderboard?{address}"' in page
     longer = client.get("/api/leaderboard?where=turns>=2").json()
     assert longer["votes"] == 12
-    assert longer["method"] == "bradley-terry/1 + where turns>=2"
+    assert longer["method"] == "bradley-terry/2 + where turns>=2"
     assert "This slice has 12 of 56 votes." in longer["warnings"]
     sliced = client.get("/leaderboard?where=turns>=2").text
     assert 'href="/leaderboard?where=turns%3E%3D2" aria-current="true"' in sliced
     assert "This slice has 12 of 56 votes." in sliced
     side = client.get("/api/leaderboard?control=left_side&by_voter=yes&confidence=0.9").json()
-    assert side["method"] == "bradley-terry/1 + by-voter + control(left_side)"
+    assert side["method"] == "bradley-terry/2 + by-voter + control(left_side)"
     assert [effect["name"] for effect in side["details"]["effects"]] == ["left_side"]
     assert side["details"]["voters"] == 1
     tied = client.get("/api/leaderboard?ties=davidson").json()
@@ -410,7 +410,7 @@ def test_every_choice_of_the_page_is_a_link_and_reaches_the_numbers(start: Start
     assert seeded["details"]["bootstrap"]["seed"] == 7
     assert seeded["question"]["options"]["bootstrap"] == 20
     faded = client.get("/api/leaderboard?weight=half-life=30d&weight=pair-balance").json()
-    assert faded["method"] == "bradley-terry/1 + half-life=30d + pair-balance"
+    assert faded["method"] == "bradley-terry/2 + half-life=30d + pair-balance"
 
 
 def test_a_control_that_the_votes_cannot_serve_is_said_and_the_board_still_shown(
@@ -472,6 +472,8 @@ def test_freshness_coverage_and_the_pairs_to_look_at_are_said(start: Start, log:
     assert body["warnings"] == [
         "1 of 3 pairs of ranked models never met; what is said of them rests on third models.",
         "Met one rival only: quillon, <b>bold</b>.",
+        "<b>bold</b> has few votes and widens every interval, which is measured from the mean of all ranked models; "
+        "“by difference” does not depend on it.",
         "One voter cast 100% of these votes; intervals by voter say what that means.",
         "The last vote is 9 days old.",
     ]
@@ -482,6 +484,18 @@ def test_freshness_coverage_and_the_pairs_to_look_at_are_said(start: Start, log:
     page = client.get("/leaderboard").text
     assert "last vote 9 days ago" in page
     assert "Least connected" in page
+
+
+def test_a_ranked_model_that_widens_every_interval_is_named(start: Start, log: EventLog) -> None:
+    register(log)
+    cast(log)
+    for number in range(6):
+        vote(log, 3000 + number, 1, 2, "a" if number % 2 else "b")
+    page = start().get("/leaderboard").text
+    assert "&lt;b&gt;bold&lt;/b&gt; has few votes and widens every interval" in page
+    for number in range(60):
+        vote(log, 4000 + number, 1, 2, "a" if number % 2 else "b")
+    assert "widens every interval" not in start().get("/leaderboard").text
 
 
 def test_ratings_over_time_are_drawn_from_half_open_windows_with_a_table_behind(

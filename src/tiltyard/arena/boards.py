@@ -25,7 +25,8 @@ from tiltyard.arena.answer_traits import LACKING, AnswerTraits
 from tiltyard.arena.importing.board import imported_board
 from tiltyard.arena.recorded_votes import RecordedVoteRow, RecordedVotes
 from tiltyard.errors import InvalidRequest
-from tiltyard.events.log import EventLog
+from tiltyard.events.import_replay import imports_from_events
+from tiltyard.events.imported import ImportQueries
 from tiltyard.identity.canonical import Json
 from tiltyard.identity.manifest import Frozen
 from tiltyard.rating.admission import MICROSECONDS_PER_DAY, Window
@@ -160,7 +161,7 @@ class Boards:
         key = question, board.leaderboard.digest
         with self._one_at_a_time:
             if self._history is None or self._history[0] != key:
-                self._history = key, history_of(board.votes, question.options)
+                self._history = key, history_of(board.votes, question)
             return self._history[1]
 
     def again(self, asked: Mapping[str, Json]) -> Board:
@@ -186,7 +187,8 @@ class Boards:
         )
         if known.sources:
             sources = Sources(known.sources, known.judge, known.same_names, known.imports)
-            return board_of_sources(self.recorded.log, sources, question)
+            with imports_from_events(self.recorded.log, known.imports or ()) as raw:
+                return board_of_sources(raw, sources, question)
         return self._make(question, until_us=known.until_us, read_to=known.read_to, ruleset=ruleset)
 
     def _make(self, question: Question, *, until_us: int | None, read_to: int, ruleset: Ruleset) -> Board:
@@ -210,7 +212,7 @@ class Boards:
                     (a + b) / 2 for a, b in zip(traits[f"{LENGTH}_a"], traits[f"{LENGTH}_b"], strict=True)
                 ]
         votes = votes_of(counted, models, traits)
-        rated = rate(votes, question.options, now_us=until_us or 0)
+        rated = rate(votes, question.options, now_us=until_us or 0, minimum_votes=question.minimum_votes)
         evidence = Evidence(
             ruleset=judged.ruleset.label,
             window=str(question.window),
@@ -236,7 +238,7 @@ class Boards:
         return Board(leaderboard, rated, votes, last_time_us, read_to)
 
 
-def board_of_sources(log: EventLog, sources: Sources, question: Question) -> Board:
+def board_of_sources(log: ImportQueries, sources: Sources, question: Question) -> Board:
     """Rate imported votes; windows end and ages are taken when the newest of them was cast. Raises as `imported_board`."""
     read = imported_board(
         log,
@@ -248,7 +250,7 @@ def board_of_sources(log: EventLog, sources: Sources, question: Question) -> Boa
     )
     votes = read.votes
     last_time_us = int(votes.time_us.max(initial=0)) if votes.time_us is not None else 0
-    rated = rate(votes, question.options, now_us=last_time_us)
+    rated = rate(votes, question.options, now_us=last_time_us, minimum_votes=question.minimum_votes)
     evidence = Evidence(
         ruleset=read.ruleset,
         window=str(question.window),
@@ -288,19 +290,21 @@ def _written(question: Question, *, until_us: int | None, read_to: int) -> dict[
     }
 
 
-def history_of(votes: Votes, options: RatingOptions) -> History:
+def history_of(votes: Votes, question: Question) -> History:
     """Rate rolling windows of votes that have times; resamples are left out.
 
     Windows end at midnights UTC and are half-open.
     """
-    options = replace(options, bootstrap=0)
+    options = replace(question.options, bootstrap=0)
     times = votes.need_times()
     if not len(times):
         return History(30, 1, ())
     span = int(times.max() - times.min()) // MICROSECONDS_PER_DAY + 1
     days = next(days for least, days in ((45, 30), (12, 7), (0, 1)) if span > least)
     step_days = -(-max(span - days, 1) // (MOST_WINDOWS - 1))
-    windows = tuple(rate_over_time(votes, options, days=days, step_days=step_days))
+    windows = tuple(
+        rate_over_time(votes, options, days=days, step_days=step_days, minimum_votes=question.minimum_votes)
+    )
     return History(days, step_days, windows)
 
 

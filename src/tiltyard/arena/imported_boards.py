@@ -65,7 +65,7 @@ class ImportedBoards:
             key = self._key(sources, question)
             if self._history is None or self._history[0] != key:
                 votes = self._ask(key).votes
-                self._history = key, None if votes.time_us is None else history_of(votes, question.options)
+                self._history = key, None if votes.time_us is None else history_of(votes, question)
             return self._history[1]
 
     def _key(self, sources: Sources, question: Question) -> _Key:

@@ -139,7 +139,10 @@ def command(
         show_elo(spread, names, as_json)
         return
     if rolling is not None:
-        show_history(list(rate_over_time(votes, options, days=rolling, step_days=step)), names, as_json)
+        windows = rate_over_time(
+            votes, options, days=rolling, step_days=step, minimum_votes=question.minimum_votes
+        )
+        show_history(list(windows), names, as_json)
         return
     if connected:
         rated.ratings.refuse_unconnected()
@@ -251,7 +254,7 @@ def board_of_file(path: Path, question: Question, unknown: Unknown) -> tuple[Lea
         end = int(votes.time_us.max(initial=0)) + 1
         votes = Period(end - window.days * MICROSECONDS_PER_DAY, end).of(votes)
     now_us = int(votes.time_us.max(initial=0)) if votes.time_us is not None else 0
-    rated = rate(votes, question.options, now_us=now_us)
+    rated = rate(votes, question.options, now_us=now_us, minimum_votes=question.minimum_votes)
     board = lay_out(
         rated.counts,
         rated.ratings,

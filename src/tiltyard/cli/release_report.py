@@ -7,14 +7,10 @@ from pathlib import Path
 import click
 
 from tiltyard.cli.release_place import last_release, opened
-from tiltyard.errors import InvalidRequest
-from tiltyard.identity.signature import SigningKey
 from tiltyard.release.account import account_of
 from tiltyard.release.card import model_card
 from tiltyard.release.report import as_html, as_markdown
-from tiltyard.release.signed_report import SIGNATURE, report_files, verify_report, write_report
-
-SIGNING_KEY = "signing.key"
+from tiltyard.release.signed_report import report_files, verify_report, write_report
 
 
 @click.command()
@@ -26,26 +22,19 @@ SIGNING_KEY = "signing.key"
     type=click.Path(path_type=Path, file_okay=False),
     help="Write both, the model card and a signature of all three into this folder.",
 )
-@click.option(
-    "--key",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Ed25519 private key (PEM) to sign with; else signing.key in the data directory, made when missing.",
-)
 @click.pass_context
-def report(context: click.Context, *, release: str, form: str, out: Path | None, key: Path | None) -> None:
+def report(context: click.Context, *, release: str, form: str, out: Path | None) -> None:
     """Tell a release, by its id or the newest of an alias: what differs, each gate over time, people's orders."""
-    if key is not None and out is None:
-        raise InvalidRequest("--key signs files; name their folder with --out", param="key")
-    with opened(context) as (settings, log):
+    with opened(context) as (_settings, log):
         account = account_of(log, last_release(log, release))
         if out is None:
             click.echo((as_html if form == "html" else as_markdown)(account), nl=False)
             return
-        signing = SigningKey.load_or_create(key or settings.data_dir / SIGNING_KEY)
-        files = report_files(log, account, signing)
+        files = report_files(log, account)
     write_report(files, out)
-    click.echo(f"{out}: {', '.join(files)}; signed by {signing.fingerprint}")
-    click.echo(f"tiltyard release verify {out} --key {signing.fingerprint}")
+    key = verify_report(out).public_key
+    click.echo(f"{out}: {', '.join(files)}; signed by {key}")
+    click.echo(f"tiltyard release verify {out} --key {key}")
 
 
 @click.command()
@@ -59,14 +48,14 @@ def card(context: click.Context, *, release: str) -> None:
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--key", metavar="sha256:…", help="Fingerprint of the key that must have signed.")
+@click.option("--key", metavar="HEX", help="Public key that must have signed.")
 def verify(*, folder: Path, key: str | None) -> None:
     """Hold the files of a report, a folder or a zip, to the signature beside them; needs no log."""
     signed = verify_report(folder, key)
     said = signed.predicate
     click.echo(
-        f"{', '.join(signed.subjects)}: as signed by {signed.key} for release {said['release']} of {said['alias']} "
+        f"{', '.join(signed.subjects)}: as signed by {signed.public_key} for release {said['release']} of {said['alias']} "
         f"({said['outcome'] or 'under way'}, log up to {said['through']})"
     )
     if key is None:
-        click.echo(f"whose key that is, {SIGNATURE} cannot say: compare it, or give it with --key", err=True)
+        click.echo("whose key that is, a signature cannot say: compare it, or give it with --key", err=True)

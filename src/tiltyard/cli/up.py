@@ -24,21 +24,21 @@ from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Entrant
 from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.arena.sessions import SessionLimits
-from tiltyard.cli.options import config_option, data_option, host_option, port_option
 from tiltyard.cli.operators import KeyOperators
-from tiltyard.cli.release_report import SIGNING_KEY
+from tiltyard.cli.options import config_option, data_option, host_option, port_option
 from tiltyard.cli.reviewers import reviewers
 from tiltyard.cli.rulesets import ruleset_of
 from tiltyard.cli.screening import screening
 from tiltyard.cli.serving import Running, serve
 from tiltyard.cli.settings import FILE_NAME, Settings, default_data_dir, load_settings
 from tiltyard.events.schema import LeaderboardPublished
-from tiltyard.identity.signature import SigningKey
+from tiltyard.governance.erasure import PERSON, REASON, Erasure, erase
 from tiltyard.release.reconciler import Reconciler
 from tiltyard.telemetry.arena_metrics import ArenaMetrics
 from tiltyard.web.app import create_web
 from tiltyard.web.health import figures_of, health_routes
 from tiltyard.web.leaderboard import leaderboard_routes
+from tiltyard.web.my_data import EraseVoter
 from tiltyard.web.release_room import ReleaseRoom
 from tiltyard.web.releases import ReleasePages
 from tiltyard.web.result_sources import result_sources
@@ -83,11 +83,7 @@ def make_pages(running: Running) -> Starlette:
         sources=result_sources(log),
     )
     releases = ReleasePages(
-        ReleaseRoom(
-            log,
-            running.settings.file.aliases,
-            lambda: SigningKey.load_or_create(running.settings.data_dir / SIGNING_KEY),
-        ),
+        ReleaseRoom(log, running.settings.file.aliases),
         KeyOperators(log, keys_required=running.settings.file.server.require_keys),
     )
     pairing = running.settings.file.arena.pairing
@@ -109,6 +105,7 @@ def make_pages(running: Running) -> Starlette:
             outages=Outages(failures=pairing.outage_failures, rest_s=pairing.outage_rest_s),
             appends=appends,
             screening=screening(running.settings),
+            erase=eraser(running),
             collectors=[metrics],
             replay=replay_command(running.settings),
             allowed_hosts=running.hosts,
@@ -130,6 +127,23 @@ def with_releases(running: Running, app: Starlette) -> Starlette:
 
     app.router.lifespan_context = lifespan
     return app
+
+
+def eraser(running: Running) -> EraseVoter:
+    """Erases a voter who asks for it; this very server follows, forgets and says so, which is waited for."""
+
+    async def erase_voter(voter: str) -> Erasure:
+        return await asyncio.to_thread(
+            erase,
+            running.log,
+            voter,
+            reason=REASON,
+            by=PERSON,
+            revocations=running.settings.data_dir / "revocations",
+            server_runs=True,
+        )
+
+    return erase_voter
 
 
 def replay_command(settings: Settings) -> str:

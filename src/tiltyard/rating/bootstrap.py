@@ -1,8 +1,8 @@
 """Bootstrap intervals: refit on votes drawn again from themselves.
 
 A resample is one multinomial draw of all votes over the cells (pair, outcome), which is the same as drawing
-votes with replacement. Reported are the quantiles of the refitted ratings, in the sum-zero gauge
-of each connected part, so that an anchor cannot widen the other intervals (FastChat issue 3377).
+votes with replacement. Reported are the quantiles of the refitted ratings about the mean of each connected part, or of
+chosen models, so that neither an anchor nor a model with few votes can widen the other intervals (FastChat #3377).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tiltyard.errors import InvalidRequest
 from tiltyard.rating.bradley_terry import (
     CENTRE,
     POINTS,
+    Ratings,
     complete,
     component_labels,
     gauge,
@@ -48,9 +49,12 @@ def bootstrap(
     resamples: int = 100,
     both_bad: BothBad = "tie",
     confidence: float = 0.95,
+    about: Ratings | None = None,
+    minimum_votes: int = 1,
 ) -> BootstrapIntervals:
     """Draw `resamples` times with NumPy's PCG64 from `seed`, and refit each draw.
 
+    `about`, a fit of these votes, and `minimum_votes` choose the mean that is held, as `Ratings.about` does.
     The same votes, seed and count give the same intervals; fewer than two resamples raise `InvalidRequest`.
     """
     if resamples < 2:
@@ -74,6 +78,9 @@ def bootstrap(
         drawn[position] = CENTRE + POINTS * optimum.theta
         completed += bool(unbounded)
         converged = converged and optimum.converged
+    if about is not None and (held := about.held(minimum_votes)).any():
+        part = about.component == 0
+        drawn[:, part] += CENTRE - drawn[:, held].mean(axis=1, keepdims=True)
     drawn[:, votes.votes_used(both_bad) == 0] = np.nan
     tail = (1 - confidence) / 2
     lower, median, upper = np.quantile(drawn, [tail, 0.5, 1 - tail], axis=0)

@@ -274,11 +274,11 @@ def make_leaderboard(
 
     A model of `models` without votes gets a row that says so; a key with votes that `models` does not know goes by
     that key. Provisional models take part in the fit (their votes are evidence about the others) but
-    push nobody down. Raises `InvalidRequest` naming `minimum_votes`, or as `fit` does.
+    push nobody down and widen no interval: the mean of the ranked models is held. Raises `InvalidRequest` naming `minimum_votes`, or as `fit` does.
     """
     known = list(models)
     counts = counts.with_models(model.key for model in known)
-    ratings = fit(counts, both_bad=both_bad, anchor=anchor, confidence=confidence)
+    ratings = fit(counts, both_bad=both_bad, anchor=anchor, confidence=confidence).about(minimum_votes)
     return lay_out(counts, ratings, models=known, evidence=evidence, minimum_votes=minimum_votes)
 
 

@@ -78,6 +78,9 @@ class Weight:
         return voter_cap(votes, self.number)
 
 
+MOST_SEED: Final = 2**31 - 1
+
+
 @dataclass(frozen=True)
 class RatingOptions:
     """Everything that decides ratings besides the votes; the default is the page's."""
@@ -96,6 +99,15 @@ class RatingOptions:
     """Resamples for bootstrap intervals beside the sandwich ones; 0 is none."""
     seed: int = 0
     """Of the resamples."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no event could hold; raises `InvalidRequest` naming `ridge` or `seed`."""
+        if not (math.isfinite(self.ridge) and self.ridge >= 0):
+            raise InvalidRequest(f"ridge is {self.ridge}; it is a number from 0.", param="ridge")
+        if not 0 <= self.seed <= MOST_SEED:
+            raise InvalidRequest(
+                f"seed is {self.seed}; it is a whole number from 0 to {MOST_SEED:,}.", param="seed"
+            )
 
     def to_json(self) -> dict[str, Json]:
         """Write the options as they go into an event; `from_json` reads them."""
@@ -212,8 +224,10 @@ def expanded(controls: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for given in controls for name in GROUPS.get(given, (given,))))
 
 
-def rate(votes: Votes, options: RatingOptions, *, now_us: int) -> Rated:
+def rate(votes: Votes, options: RatingOptions, *, now_us: int, minimum_votes: int = 1) -> Rated:
     """Rate the votes as `options` say; `now_us` is the moment at which a vote's age is taken.
+
+    The mean of the models with `minimum_votes` is held (`Ratings.about`): those that a board ranks.
 
     Raises `InvalidRequest` naming the option that the votes cannot serve. Davidson's ties take pair counts
     only: with weights, voters or controls they are refused (param `ties`).
@@ -243,19 +257,20 @@ def rate(votes: Votes, options: RatingOptions, *, now_us: int) -> Rated:
             chosen.counts, both_bad=options.both_bad, anchor=options.anchor, confidence=options.confidence
         )
     if options.bootstrap:
-        details["bootstrap"] = _bootstrap(chosen.counts, ratings, options)
-    return Rated(chosen.counts, _named(ratings, options.method), details, tie_strength)
+        details["bootstrap"] = _bootstrap(chosen.counts, ratings.about(minimum_votes), options, minimum_votes)
+    named = _named(ratings.about(minimum_votes), options.method)
+    return Rated(chosen.counts, named, details, tie_strength)
 
 
 def rate_over_time(
-    votes: Votes, options: RatingOptions, *, days: int = 30, step_days: int = 1
+    votes: Votes, options: RatingOptions, *, days: int = 30, step_days: int = 1, minimum_votes: int = 1
 ) -> Iterator[tuple[Period, Rated]]:
     """Rate each rolling window of the votes alone (`slices.rolling`); ages are taken at its end."""
     chosen = where(votes, options.conditions)
     for period in rolling(chosen, days=days, step_days=step_days):
         part = period.of(chosen)
         if len(part):
-            yield period, rate(part, options, now_us=period.end_us)
+            yield period, rate(part, options, now_us=period.end_us, minimum_votes=minimum_votes)
 
 
 def covariates_of(votes: Votes, controls: tuple[str, ...]) -> dict[str, NDArray[np.float64]]:
@@ -296,7 +311,7 @@ def _fit_single(votes: Votes, options: RatingOptions, now_us: int) -> VoteFit:
     )
 
 
-def _bootstrap(counts: PairCounts, ratings: Ratings, options: RatingOptions) -> Json:
+def _bootstrap(counts: PairCounts, ratings: Ratings, options: RatingOptions, minimum_votes: int) -> Json:
     """Bounds of each model; moved by the anchor as its rating was."""
     if options.ties == "davidson" or options.single_votes:
         raise InvalidRequest(
@@ -310,8 +325,10 @@ def _bootstrap(counts: PairCounts, ratings: Ratings, options: RatingOptions) -> 
         resamples=options.bootstrap,
         both_bad=options.both_bad,
         confidence=options.confidence,
+        about=ratings,
+        minimum_votes=minimum_votes,
     )
-    free = fit(counts, both_bad=options.both_bad).ratings
+    free = fit(counts, both_bad=options.both_bad).about(minimum_votes).ratings
     moved = ratings.ratings - free  # by the anchor; nothing where there is none
     bounds: dict[str, Json] = {
         model: [round(float(value), 3) for value in (low, middle, high)]

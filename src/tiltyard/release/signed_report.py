@@ -10,8 +10,8 @@ from typing import Final
 
 from tiltyard.errors import InvalidRequest, NotFound, StorageFailed
 from tiltyard.events.log import EventLog
-from tiltyard.identity.canonical import Digest, digest_of
-from tiltyard.identity.signature import BadSignature, Signed, SigningKey, verify_signature
+from tiltyard.identity.canonical import digest_of
+from tiltyard.identity.signature import BadSignature, Signed, Signing, signed_statement, verify_statement
 from tiltyard.release.account import Account
 from tiltyard.release.card import model_card
 from tiltyard.release.report import as_html, as_markdown
@@ -20,15 +20,20 @@ PREDICATE: Final = "urn:tiltyard:release-report:1"
 HTML, MARKDOWN, CARD, SIGNATURE = "report.html", "report.md", "card.cdx.json", "signature.json"
 
 
-def report_files(log: EventLog, account: Account, key: SigningKey) -> dict[str, bytes]:
-    """Report, card and signature; the same place in the log and the same key give the same bytes. Blocks."""
+def report_files(log: EventLog, account: Account) -> dict[str, bytes]:
+    """Report, card and signature by the log's owner; the same place in the log gives the same bytes. Blocks."""
     files = {
         HTML: as_html(account).encode(),
         MARKDOWN: as_markdown(account).encode(),
         CARD: model_card(log, account),
     }
+
+    def sign(data: bytes) -> Signing:
+        signature = log.sign(data)
+        return Signing(bytes.fromhex(signature.signature), bytes.fromhex(signature.public_key))
+
     started, ended = account.state.started, account.state.ended
-    signature = key.sign(
+    signature = signed_statement(
         {name: digest_of(data) for name, data in files.items()},
         PREDICATE,
         {
@@ -40,6 +45,7 @@ def report_files(log: EventLog, account: Account, key: SigningKey) -> dict[str, 
             "outcome": ended.outcome if ended else None,
             "through": account.through,
         },
+        sign,
     )
     return {**files, SIGNATURE: signature}
 
@@ -63,19 +69,19 @@ def write_report(files: Mapping[str, bytes], folder: Path) -> None:
         raise StorageFailed(f"{folder} cannot be written: {error.strerror}") from error
 
 
-def verify_report(folder: Path, key: Digest | None = None) -> Signed:
-    """Hold every file of a folder (or zip) to the signature beside it, and that to `key`, where one is known.
+def verify_report(folder: Path, key: str | None = None) -> Signed:
+    """Hold every file of a folder (or zip) to the signature beside it, and that to `key` (in hexadecimal), where one is known.
 
     Raises `BadSignature` naming the file, `NotFound` for one that is missing.
     """
     files = _read(folder)
     if SIGNATURE not in files:
         raise NotFound(f"{folder} has no {SIGNATURE}; `tiltyard release report ID --out DIR` writes it")
-    signed = verify_signature(files[SIGNATURE])
+    signed = verify_statement(files[SIGNATURE])
     if signed.predicate_type != PREDICATE:
         raise BadSignature(f"the signature is of {signed.predicate_type}, not of a release's report.")
-    if key is not None and signed.key != key:
-        raise BadSignature(f"the key that signed is {signed.key}, not {key}.", param="key")
+    if key is not None and signed.public_key != key:
+        raise BadSignature(f"the key that signed is {signed.public_key}, not {key}.", param="key")
     for name, digest in signed.subjects.items():
         if name not in files:
             raise NotFound(f"{folder} lacks {name}, which the signature names")

@@ -7,11 +7,16 @@ from typing import Final
 import numpy as np
 
 from tiltyard.arena.boards import Board
+from tiltyard.rating.leaderboard import Leaderboard
 from tiltyard.web.languages import gettext, ngettext, number_in_words, percent
 
 _OLD_DAYS: Final = 7
 _MINUTE, _HOUR, _DAY = 60_000_000, 3_600_000_000, 86_400_000_000
 _ONE_VOTER: Final = 0.2
+_FEW: Final = 4
+"""How many times as many votes as the model with the fewest half of the others have."""
+_WIDENED: Final = 1.25
+"""How much wider an interval is for one model that has few votes, from which on it is said."""
 
 
 def age_of(age_us: int) -> str:
@@ -69,6 +74,14 @@ def warnings_of(board: Board, *, now_us: int) -> list[str]:
         if len(ranked) > 2 and lonely:
             shown = ", ".join(lonely[:5]) + (", …" if len(lonely) > 5 else "")
             found.append(gettext("Met one rival only: %(models)s.", models=shown))
+    if (widener := _widener(leaderboard)) is not None:
+        found.append(
+            gettext(
+                "%(model)s has few votes and widens every interval, which is measured from the mean of all ranked "
+                "models; “by difference” does not depend on it.",
+                model=widener,
+            )
+        )
     if board.votes.voter is not None and len(board.votes) >= 20:
         share = np.bincount(board.votes.voter).max() / len(board.votes)
         if share > _ONE_VOTER:
@@ -90,3 +103,20 @@ def warnings_of(board: Board, *, now_us: int) -> list[str]:
     if days >= _OLD_DAYS:
         found.append(gettext("The last vote is %(days)s days old.", days=number_in_words(days)))
     return found
+
+
+def _widener(board: Leaderboard) -> str | None:
+    """A model with a fraction of the others' votes, without which half of their intervals were much narrower."""
+    rows = [row for row in board.rows if row.status == "ranked"]
+    if len(rows) < 3:
+        return None
+    few = min(rows, key=lambda row: row.votes)
+    if few.votes * _FEW >= np.median([row.votes for row in rows if row is not few]):
+        return None
+    ranked = {row.model.key for row in rows} - {few.model.key}
+    others = np.array([key in ranked for key in board.counts.models], dtype=np.bool_)
+    covariance = board.ratings.covariance
+    with_mean = covariance[:, others].mean(axis=1)
+    without = np.diagonal(covariance) - 2 * with_mean + with_mean[others].mean()
+    ratio = np.sqrt(np.diagonal(covariance)[others] / np.maximum(without[others], 1e-12))
+    return few.model.name if float(np.median(ratio)) > _WIDENED else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -13,7 +13,6 @@ from tiltyard.errors import ConfigurationError, InvalidRequest, NotFound
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import GenerationFinished, ReleaseOrdered, ReleaseStarted, TrafficSplit
 from tiltyard.identity.canonical import Json
-from tiltyard.identity.signature import SigningKey
 from tiltyard.release.account import Account, account_of
 from tiltyard.release.forecast import forecast
 from tiltyard.release.history import Version, active_release, order, roll_back, start, states_of, versions_of
@@ -45,12 +44,9 @@ class AliasNow:
 class ReleaseRoom:
     """Of one log. Every method blocks."""
 
-    def __init__(
-        self, log: EventLog, aliases: Mapping[str, str], signing_key: Callable[[], SigningKey]
-    ) -> None:
+    def __init__(self, log: EventLog, aliases: Mapping[str, str]) -> None:
         self._log = log
         self._aliases = aliases
-        self._signing_key = signing_key
         self._tallies: OrderedDict[str, Tally] = OrderedDict()
         self._looking = threading.Lock()
 
@@ -86,7 +82,7 @@ class ReleaseRoom:
     def files(self, release: str) -> dict[str, bytes]:
         """Report, card and signature."""
         with self.account(release) as account:
-            return report_files(self._log, account, self._signing_key())
+            return report_files(self._log, account)
 
     def generation(self, release: str, generation: str) -> dict[str, Json]:
         """What the log says of a request of that release, without its words; raises `NotFound`."""
