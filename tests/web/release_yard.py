@@ -16,11 +16,13 @@ from tiltyard.cli.operators import KeyOperators
 from tiltyard.errors import TiltyardError
 from tiltyard.events.log import EventLog
 from tiltyard.gateway.keyring import KeyRing
+from tiltyard.governance.redaction import Redactor
 from tiltyard.release.state import ReleaseState
 from tiltyard.web.app import STATIC, VersionedStaticFiles
 from tiltyard.web.failures import on_tiltyard_error
 from tiltyard.web.language_page import language_routes
 from tiltyard.web.languages import Languages
+from tiltyard.web.release_feedback import feedback_routes
 from tiltyard.web.release_room import ReleaseRoom
 from tiltyard.web.releases import ReleasePages
 from tiltyard.web.security import Guard
@@ -65,6 +67,7 @@ class ReleaseYard:
     def app(self) -> Starlette:
         inner = Starlette(
             routes=[
+                *feedback_routes(self.scene.log, self.operators, Redactor),
                 *ReleasePages(self.room, self.operators).routes(),
                 *language_routes(),
                 Mount("/static", VersionedStaticFiles(directory=STATIC), name="static"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from tiltyard.cli.options import PlaceGroup, config_option, data_option
+from tiltyard.cli.release_feedback import feedback
 from tiltyard.cli.release_place import last_release, opened, whoami
 from tiltyard.cli.release_report import card, report, verify
 from tiltyard.cli.settings import load_settings
@@ -133,6 +134,7 @@ _order_command(
 _order_command("resume", "Let a paused release of ALIAS go on.")
 _order_command("abort", "End the release of ALIAS and give all traffic back to production.")
 
+command.add_command(feedback)
 command.add_command(report)
 command.add_command(card)
 command.add_command(verify)
