@@ -239,6 +239,7 @@ class EventLog(Queries, PermissionQueries):
         late = self._vault.destroy(subject)
         if late:
             emptied += self.empty_rows(of_subject(contents.c.subject, subject))
+        self._database.settle()
         return Erased(destroyed + late, emptied)
 
     def erased_since(self, subject: str, moment_us: int) -> bool:
