@@ -9,6 +9,7 @@ from typing import TextIO, get_args
 import click
 
 from tiltyard.cli.data_consent import consent_command, terms_command
+from tiltyard.cli.data_credential import command as credential_command
 from tiltyard.cli.data_erase import erase_command, receipt_command
 from tiltyard.cli.data_release import release_, schema
 from tiltyard.cli.data_retain import command as retain_command
@@ -23,6 +24,7 @@ def command() -> None:
 
 for verb in (
     consent_command,
+    credential_command,
     terms_command,
     erase_command,
     receipt_command,
