@@ -35,6 +35,7 @@ from tiltyard.governance.erasure import PERSON, REASON, Erasure, erase
 from tiltyard.release.reconciler import Reconciler
 from tiltyard.telemetry.arena_metrics import ArenaMetrics
 from tiltyard.web.app import create_web
+from tiltyard.web.data import data_routes
 from tiltyard.web.health import figures_of, health_routes
 from tiltyard.web.leaderboard import leaderboard_routes
 from tiltyard.web.my_data import EraseVoter
@@ -90,6 +91,7 @@ def make_pages(running: Running) -> Starlette:
                 *sensors,
                 *board,  # after the others below /leaderboard/: any word may be a board's name
                 *health_routes(health),
+                *data_routes(log),
                 *review_routes(recorded, reviewers(log)),
             ],
             pairing=InformedPairing(log, pairing, recorded=recorded),

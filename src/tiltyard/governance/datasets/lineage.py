@@ -147,3 +147,28 @@ def _fitted_to(log: EventLog, battles: set[str]) -> list[Use]:
 
 def _source(origin: str) -> str:
     return "arena" if origin.startswith(BATTLE) else origin.partition(":")[0]
+
+
+class Due(NamedTuple):
+    """A release that lost rows, and what was made of it: all of that has to be made again."""
+
+    release: DatasetReleased
+    revoked: int
+    uses: tuple[Use, ...]
+
+
+CHANGES: Final = (SubjectErased, DatasetReleased, DatasetUsed, PreferenceModelTrained)
+"""Events after which the answers of this module may be others."""
+
+
+def due(log: EventLog) -> list[Due]:
+    """Return what all erasures so far leave to be made again, oldest release first; blocks.
+
+    Of several versions of a data set only the newest is due: who has an older one was told to take the newer.
+    """
+    newest = {one.name: one for one in releases_of(log)}
+    found = []
+    for one in newest.values():
+        if revoked := len(revoked_rows(log, one.release)):
+            found.append(Due(one, revoked, tuple(uses_of(log, one))))
+    return found
