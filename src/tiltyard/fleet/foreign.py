@@ -18,6 +18,11 @@ from tiltyard.worker.adapters.kinds import ENGINES, detect, observe
 from tiltyard.worker.adapters.readings import MAX_BYTES
 
 PROBE_TIMEOUT_S = 10.0
+FRESH = frozenset({"/metrics", "/health"})
+"""What is asked each time; what a server is and serves is asked again every `SETTLED_S`, and after every silence."""
+SETTLED_S = 10.0
+NEEDED = frozenset({"/v1/models", "/health"})
+"""A server that does not answer these is not there."""
 
 
 class NotAnswering(Exception):
@@ -35,6 +40,8 @@ class ForeignEngine:
     """Environment variable that holds the key to show it; empty: none."""
     _progress: float | None = field(default=None, repr=False)
     _moved_s: float = field(default=0.0, repr=False)
+    _settled: dict[str, Reply] = field(default_factory=dict, repr=False)
+    _settled_s: float = field(default=0.0, repr=False)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -49,14 +56,24 @@ class ForeignEngine:
 
     async def ask(self, http: httpx2.AsyncClient, worker: str, url: str, now_s: float) -> WorkerStatus:
         """Read what it says of itself; raises `httpx2.HTTPError`, or `NotAnswering` where it lists no models."""
-        facts = await observe(self._getter(http, url), ENGINES[self.kind])
+        if now_s - self._settled_s > SETTLED_S or self.kind == "openai":
+            self._settled, self._settled_s = {}, now_s
+        get, asked = _Getter(http, url, self.headers), self._settled
+        self._settled = {}  # until all of it has been answered again
+
+        async def get_and_keep(path: str) -> Reply:
+            reply = await get(path)
+            if path not in FRESH:
+                asked[path] = reply
+            return reply
+
+        facts = await observe(get_and_keep, ENGINES[self.kind], asked)
         if not facts.models:
             raise NotAnswering(f"{url} lists no models")
+        if facts.healthy:
+            self._settled = asked
         status = status_of(facts, worker, self.names, url)
         return status.model_copy(update={"last_step_age_ms": self._stood_still_ms(facts, now_s)})
-
-    def _getter(self, http: httpx2.AsyncClient, url: str) -> _Getter:
-        return _Getter(http, url, self.headers)
 
     def _stood_still_ms(self, facts: EngineFacts, now_s: float) -> float | None:
         """How long its count of tokens has not moved: a server can say 200 to /health and hang (vLLM #39863)."""
@@ -70,7 +87,7 @@ class ForeignEngine:
 
 @dataclass(frozen=True)
 class _Getter:
-    """Asks one server for paths; only the list of models has to answer."""
+    """Asks one server for paths; those that are needed raise `httpx2.HTTPError` where nobody answers."""
 
     http: httpx2.AsyncClient
     url: str
@@ -86,7 +103,7 @@ class _Getter:
                         return NOTHING
                 return Reply(response.status_code, body)
         except httpx2.HTTPError:
-            if path == "/v1/models":
+            if path in NEEDED:
                 raise
             return NOTHING
 
