@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import httpx2
 
-from tiltyard.errors import ConfigurationError
 from tiltyard.wire.worker import WorkerKind, WorkerStatus
 from tiltyard.worker.adapters.asking import refuse_door
 from tiltyard.worker.adapters.declared import status_of
 from tiltyard.worker.adapters.facts import NOTHING, EngineFacts, Reply
-from tiltyard.worker.adapters.kinds import ENGINES, detect, observe
+from tiltyard.worker.adapters.kinds import ENGINES, observe
 from tiltyard.worker.adapters.readings import MAX_BYTES
 
-PROBE_TIMEOUT_S = 10.0
 FRESH = frozenset({"/metrics", "/health"})
 """What is asked each time; what a server is and serves is asked again every `SETTLED_S`, and after every silence."""
 SETTLED_S = 10.0
@@ -58,7 +55,7 @@ class ForeignEngine:
         """Read what it says of itself; raises `httpx2.HTTPError`, or `NotAnswering` where it lists no models."""
         if now_s - self._settled_s > SETTLED_S or self.kind == "openai":
             self._settled, self._settled_s = {}, now_s
-        get, asked = _Getter(http, url, self.headers), self._settled
+        get, asked = Getter(http, url, self.headers), self._settled
         self._settled = {}  # until all of it has been answered again
 
         async def get_and_keep(path: str) -> Reply:
@@ -86,7 +83,7 @@ class ForeignEngine:
 
 
 @dataclass(frozen=True)
-class _Getter:
+class Getter:
     """Asks one server for paths; those that are needed raise `httpx2.HTTPError` where nobody answers."""
 
     http: httpx2.AsyncClient
@@ -94,6 +91,7 @@ class _Getter:
     headers: Mapping[str, str]
 
     async def __call__(self, path: str) -> Reply:
+        """The reply; `NOTHING` where there is none, or one too long to be any."""
         try:
             async with self.http.stream("GET", self.url + path, headers=self.headers) as response:
                 body = b""
@@ -106,24 +104,3 @@ class _Getter:
             if path in NEEDED:
                 raise
             return NOTHING
-
-
-async def probe(url: str, *, kind: WorkerKind | None = None, key_env: str = "") -> EngineFacts:
-    """Ask a server who it is, once; raises `ConfigurationError` naming what is wrong and what to do."""
-    if key_env and key_env not in os.environ:
-        raise ConfigurationError(
-            f"--key-env: there is no environment variable {key_env}; set it here and where the server runs"
-        )
-    engine = ForeignEngine(kind or "openai", {}, key_env)
-    async with httpx2.AsyncClient(timeout=PROBE_TIMEOUT_S, trust_env=False) as http:
-        try:
-            return await detect(_Getter(http, url, engine.headers), url, kind)
-        except httpx2.HTTPError as error:
-            raise ConfigurationError(
-                f"nobody answers at {url}: {error or type(error).__name__}. Start the server first, or check the address."
-            ) from error
-
-
-def probe_blocking(url: str, *, kind: WorkerKind | None = None, key_env: str = "") -> EngineFacts:
-    """`probe`, for who has no event loop."""
-    return asyncio.run(probe(url, kind=kind, key_env=key_env))
