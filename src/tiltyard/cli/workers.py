@@ -72,6 +72,19 @@ def check_machine(settings: Settings) -> None:
         )
 
 
+def is_served(data_dir: Path) -> bool:
+    """Whether a server of this machine serves from a data directory now."""
+    lock = data_dir / "run" / "lock"
+    if not lock.is_file():
+        return False
+    with lock.open() as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 @contextmanager
 def sole_server_of(data_dir: Path) -> Iterator[None]:
     """Keep other servers off this data directory for the length of the block; a killed one holds it no more.
