@@ -7,6 +7,7 @@ import importlib
 import signal
 from collections.abc import Callable, Collection
 from typing import Self
+from urllib.parse import urlsplit
 
 from tiltyard.cli.settings import RaySettings, Settings
 from tiltyard.errors import ConfigurationError, TiltyardError
@@ -56,6 +57,12 @@ def ray_place(ray: RaySettings) -> Place:
         ) from None
     place: Place = module.RayPlace(ray.address, cpus=ray.cpus, resources=ray.resources)
     return place
+
+
+def add_static(settings: Settings, registry: Registry) -> None:
+    """Ask the workers that the settings name by URL, again and again until they are there; raises `ConfigurationError`."""
+    for url in settings.file.workers.at:
+        registry.add(urlsplit(url).netloc.replace(":", "-"), url, (), None)
 
 
 def replicas_at_start(settings: Settings) -> int:

@@ -153,6 +153,8 @@ class WorkerSettings(Frozen):
     class_weights: ClassWeights = ClassWeights()
     replicas: Whole = Field(default=1, ge=0, le=MOST_REPLICAS)
     """Workers of each kind at the start."""
+    at: tuple[str, ...] = ()
+    """URLs of workers that somebody else starts (`tiltyard worker`), now or later."""
     memory_mb: Whole = Field(default=0, ge=0)
     """A worker that takes more memory of its own is drained and started again; 0: none is."""
     scaling: ScalingSettings | None = None
