@@ -117,7 +117,7 @@ def consent_events() -> list[EventData]:
         ConsentWithdrawn(voter="v", purposes=("train",), left=("serve",), version="2", by="the person"),
         DataTermsSet(scope="acme", purposes={"serve": 30, "evaluate": None}, basis="contract", by="ann"),
         ContentRead(purpose="evaluate", reader="judge/battles", who="ann", contents=("c1", "c2")),
-        ContentExpired(scope="acme", before_us=1, contents=2, keys=1),
+        ContentExpired(scope="acme", before_us=1, contents=2),
         MemoryPurged(erased="v", server="s", battles=1, workers=1, blocks=3),
         ErasureReceipted(erased="v", receipt=A, contents=2, keys=1, releases=("rel_1",)),
     ]

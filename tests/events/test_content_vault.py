@@ -69,7 +69,7 @@ def test_the_digest_is_keyed(log: EventLog) -> None:
 
 def test_erasing_a_person_takes_their_words_and_nothing_else(log: EventLog) -> None:
     gone, stays = say(log, "bat_1", "voter-1"), say(log, "bat_2", "voter-2")
-    assert log.erase_subject("voter-1", reason="asked on paper") == 1
+    assert log.erase_subject("voter-1", reason="asked on paper").keys == 1
     with pytest.raises(ContentMissing, match="voter-1 were erased at") as missing:
         log.own_words("test").read(gone)
     assert missing.value.code == "content_erased"
@@ -94,8 +94,8 @@ def test_the_erased_key_is_in_no_file(log: EventLog, tmp_path: Path) -> None:
 
 def test_erasing_twice_leaves_one_tombstone(log: EventLog) -> None:
     say(log, "bat_1", "voter-1")
-    assert log.erase_subject("voter-1") == 1
-    assert log.erase_subject("voter-1") == 0
+    assert log.erase_subject("voter-1").keys == 1
+    assert log.erase_subject("voter-1").keys == 0
     assert len(list(log.read(types=[SubjectErased]))) == 1
 
 
@@ -112,7 +112,7 @@ def test_erasing_in_another_process_reaches_keys_held_in_memory(open_log: object
     ours, other = open_log(), open_log()  # type: ignore[operator]
     old = say(ours, "bat_1", "voter-1")
     under_old_key = ours.content("voter-1", WORDS)
-    assert other.erase_subject("voter-1") == 1
+    assert other.erase_subject("voter-1").keys == 1
     with pytest.raises(ContentMissing):
         ours.own_words("test").read(old)
     with pytest.raises(Conflict, match="erased while words were being written"):
@@ -134,7 +134,7 @@ def test_keys_made_at_once_in_two_processes_both_work_and_both_die(open_log: obj
         ours.own_words("test").read(two.ref),
         other.own_words("test").read(one.ref),
     ) == (b"two", b"one")
-    assert ours.erase_subject("voter-1") == 2
+    assert ours.erase_subject("voter-1").keys == 2
     for ref in (one.ref, two.ref):
         with pytest.raises(ContentMissing):
             other.own_words("test").read(ref)

@@ -11,7 +11,9 @@ from release_stage import CANARY, DIGEST, Scene
 from tiltyard.events.schema import (
     ContentRef,
     EvalItemFinished,
+    EvalItemReviewed,
     EvalRunStarted,
+    EvalVerdict,
     EventData,
     JudgedSide,
     JudgmentMade,
@@ -177,3 +179,46 @@ def test_a_fixed_set_is_compared_item_by_item_and_a_worse_candidate_stops_there(
     state = scene.settled()
     assert state.ended is not None
     assert state.ended.why.startswith("gate failed in evals: fixed_set core worse_by 0.1: fail; ")
+
+
+def test_a_gate_holds_while_experts_have_not_decided_and_takes_their_verdict(scene: Scene) -> None:
+    scene.start(
+        CANARY.replace("stage: canary\n    traffic: 5%", "stage: evals").replace(
+            "{metric: error_rate, worse_by: 0.2}", "{metric: fixed_set, set: doses, worse_by: 0.3}"
+        )
+    )
+    made: list[EventData] = []
+    for name in ("old", "new"):
+        made.append(
+            EvalRunStarted(
+                run=f"run_{name}", set_name="doses", set_digest=DIGEST, items=120, alias=name,
+                behaviour=scene.behaviours[name], identified=True, settings={}, seed=1, repeat=1,
+            )
+        )  # fmt: skip
+        made += [
+            EvalItemFinished(
+                run=f"run_{name}", item=str(i), item_digest=f"{DIGEST[:-4]}{i:04x}", alias=name,
+                behaviour=scene.behaviours[name], sample=0, generations=(), transcript=NOTHING, output_digest="x",
+                score=None if i < 2 else 1.0, verdicts=(EvalVerdict(kind="expert", score=None, code="awaiting_experts"),) * (i < 2),
+                finish_reason="stop", prompt_tokens=1, cached_tokens=0, completion_tokens=1, total_ms=1.0, tries=1,
+            )
+            for i in range(120)
+        ]  # fmt: skip
+    scene.append([(one, "evals", "default") for one in made])
+    state = scene.settled()
+    assert state.ended is None
+    assert [judged.verdict for _, judged in state.judged] == ["hold"]
+    assert "experts have not decided on 4 answers" in state.judged[0][1].words
+    decided = [
+        EvalItemReviewed(
+            run=f"run_{name}", item=str(i), item_digest=f"{DIGEST[:-4]}{i:04x}", behaviour=scene.behaviours[name],
+            sample=0, reviewed=("itm_1",), score=1.0, verdicts=(EvalVerdict(kind="expert", score=1.0),),
+        )
+        for name in ("old", "new") for i in range(2)
+    ]  # fmt: skip
+    scene.append([(one, "evals", "default") for one in decided])
+    state = scene.settled()
+    assert state.ended is not None
+    assert state.ended.outcome == "promoted"
+    judged = [e.data for e in scene.log.read(subject=state.id) if e.type.endswith("gate.judged.v1")]
+    assert [getattr(one, "samples", None) for one in judged][-1] == 120

@@ -40,6 +40,7 @@ from tiltyard.errors import (
 )
 from tiltyard.events.ids import new_battle_id
 from tiltyard.events.log import EventLog
+from tiltyard.events.permissions import subject_belongs
 from tiltyard.events.schema import (
     BattleOpened,
     Contestant,
@@ -321,6 +322,18 @@ class Arena:
         """Name a first message however it is spaced and capitalised, for whoever has the master key alone."""
         plain = " ".join(message.casefold().split())
         return self.log.keyed_digest(f"first message\0{plain}")[:12]
+
+    async def counts_of(self, voter: Voter) -> tuple[int, int]:
+        """How many battles and votes the log has of a voter."""
+        return await asyncio.to_thread(self.log.counts_of_voter, voter.id)
+
+    async def forget(self, subject: str) -> int:
+        """Empty the battles in memory of an erased data subject; returns how many."""
+        held = [battle for battle in self._battles.values() if subject_belongs(battle.voter, subject)]
+        for battle in held:
+            await self.stop(battle)
+            battle.forget_words()
+        return len(held)
 
     def unfinished(self, voter: Voter) -> Battle | None:
         """The voter's latest battle that waits for its vote, among those in memory."""

@@ -27,7 +27,7 @@ def consent_line(data: EventData) -> str | None:
         case ContentRead():
             return f"{len(data.contents)} contents to {data.purpose}{f', for {data.who}' if data.who else ''}"
         case ContentExpired():
-            return f"{data.contents} contents and {data.keys} keys, all before {format_time(data.before_us)}"
+            return f"{data.contents} contents from before {format_time(data.before_us)}"
         case MemoryPurged():
             held = f"{data.battles} battles, {data.conversations} conversations, {data.streams} streams"
             return f"by server {data.server}: {held}, {data.blocks} blocks of {data.workers} workers"

@@ -1,4 +1,4 @@
-"""`tiltyard data`: what may be kept of people."""
+"""`tiltyard data`: what may be kept of people, and what goes out."""
 
 from __future__ import annotations
 
@@ -8,13 +8,29 @@ from typing import TextIO, get_args
 
 import click
 
+from tiltyard.cli.data_consent import consent_command, terms_command
+from tiltyard.cli.data_erase import erase_command, receipt_command
+from tiltyard.cli.data_release import release_, schema
+from tiltyard.cli.data_retain import command as retain_command
 from tiltyard.errors import InvalidRequest
 from tiltyard.governance.redaction import Policy, Redactor
 
 
 @click.group()
 def command() -> None:
-    """Find and replace what names or unlocks a person."""
+    """Look after people's words: consent, redaction, erasure, retention; release data sets and say what became of them."""
+
+
+for verb in (
+    consent_command,
+    terms_command,
+    erase_command,
+    receipt_command,
+    retain_command,
+    release_,
+    schema,
+):
+    command.add_command(verb)
 
 
 @command.command()

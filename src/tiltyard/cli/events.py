@@ -35,6 +35,7 @@ from tiltyard.events.schema import (
     DatasetUsed,
     EvalItemFailed,
     EvalItemFinished,
+    EvalItemReviewed,
     EvalRunFinished,
     EvalRunStarted,
     EventData,
@@ -319,6 +320,9 @@ def _gist(data: EventData) -> str:
         case EvalItemFinished():
             said = "unscored" if data.score is None else f"{data.score:g}"
             return f"{data.item}, sample {data.sample}: {said}, {data.completion_tokens} tokens"
+        case EvalItemReviewed():
+            said = "unscored" if data.score is None else f"{data.score:g}"
+            return f"{data.item}, sample {data.sample}: {said}, as experts decided"
         case EvalItemFailed():
             return f"{data.item}, sample {data.sample}: {data.error}"
         case EvalRunFinished():

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 
 from tiltyard import __version__
 from tiltyard.cli.address import OneAddress, is_loopback, is_wildcard, listen, refuse_strangers
+from tiltyard.cli.forgetting import forget_erased
 from tiltyard.cli.launching import (
     Rolls,
     add_static,
@@ -49,6 +50,9 @@ from tiltyard.fleet.records import FleetRecorder
 from tiltyard.fleet.registry import Registry
 from tiltyard.gateway.app import create_gateway
 from tiltyard.gateway.connection import CarefulConnection, CarefulSocket
+from tiltyard.governance.retention import retain_regularly
+from tiltyard.governance.terms import record_terms
+from tiltyard.identity.store import IdentityStore
 from tiltyard.router.ledger import Ledger, MemoryLedger
 from tiltyard.router.redis_ledger import RedisLedger
 from tiltyard.router.router import Router
@@ -80,11 +84,6 @@ MakePages = Callable[[Running], Starlette]
 
 def serve(settings: Settings, *, host: str | None, port: int | None, make_pages: MakePages | None) -> None:
     """Serve until Ctrl-C or SIGTERM; raises a `TiltyardError` when something keeps it from starting."""
-    if not settings.identities and not settings.file.router.added_identities:
-        raise ConfigurationError(
-            f"{settings.shown}: there is nothing to serve; declare an identity, or name those of added engines in "
-            "router.added_identities"
-        )
     check_machine(settings)
     check_exposure(
         settings,
@@ -143,7 +142,7 @@ async def serve_until_told(
     keeping: list[asyncio.Task[None]] = []
     with told_by_signals(told) as again, Rolls() as rolls:
         registry = Registry()
-        recorder = FleetRecorder(log)
+        recorder = FleetRecorder(log, IdentityStore(settings.identity_dir))
         registry.before_serving = recorder.joined
         membership = Membership(registry)
         client = ModelClient(
@@ -169,6 +168,7 @@ async def serve_until_told(
             await registry.refresh()
             keeping.append(asyncio.create_task(membership.watch(log)))
             show_workers(registry)
+            record_terms(log, settings.file.data.terms)
             router = Router(
                 registry,
                 settings.file.aliases,
@@ -199,6 +199,15 @@ async def serve_until_told(
                 server_config(app, settings),
                 gateway.state.answering,
             )
+            housekeeping = [
+                asyncio.create_task(
+                    forget_erased(
+                        log, log.last_sequence(), secrets.token_hex(4), gateway=gateway, pages=pages
+                    )
+                )
+            ]
+            if (hours := settings.file.data.retain_hours) > 0:
+                housekeeping.append(asyncio.create_task(retain_regularly(log, hours * 3600.0)))
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             scaler = autoscaler_of(settings, launcher, router, waiting, membership.members)
             keeping.append(asyncio.create_task(scaler.watch()))
@@ -219,6 +228,9 @@ async def serve_until_told(
                 server.hang_up()
                 await asyncio.wait({serving}, timeout=HANG_UP_EVERY_S)
             await serving
+            for task in housekeeping:
+                task.cancel()
+            await asyncio.gather(*housekeeping, return_exceptions=True)
         finally:
             for task in keeping:
                 task.cancel()

@@ -31,11 +31,13 @@ from tiltyard.cli.screening import screening
 from tiltyard.cli.serving import Running, serve
 from tiltyard.cli.settings import FILE_NAME, Settings, default_data_dir, load_settings
 from tiltyard.events.schema import LeaderboardPublished
+from tiltyard.governance.erasure import PERSON, REASON, Erasure, erase
 from tiltyard.release.reconciler import Reconciler
 from tiltyard.telemetry.arena_metrics import ArenaMetrics
 from tiltyard.web.app import create_web
 from tiltyard.web.health import figures_of, health_routes
 from tiltyard.web.leaderboard import leaderboard_routes
+from tiltyard.web.my_data import EraseVoter
 from tiltyard.web.result_sources import result_sources
 from tiltyard.web.review import review_routes
 from tiltyard.web.sensors import sensor_routes
@@ -95,6 +97,7 @@ def make_pages(running: Running) -> Starlette:
             outages=Outages(failures=pairing.outage_failures, rest_s=pairing.outage_rest_s),
             appends=appends,
             screening=screening(running.settings),
+            erase=eraser(running),
             collectors=[metrics],
             replay=replay_command(running.settings),
             allowed_hosts=running.hosts,
@@ -116,6 +119,23 @@ def with_releases(running: Running, app: Starlette) -> Starlette:
 
     app.router.lifespan_context = lifespan
     return app
+
+
+def eraser(running: Running) -> EraseVoter:
+    """Erases a voter who asks for it; this very server follows, forgets and says so, which is waited for."""
+
+    async def erase_voter(voter: str) -> Erasure:
+        return await asyncio.to_thread(
+            erase,
+            running.log,
+            voter,
+            reason=REASON,
+            by=PERSON,
+            revocations=running.settings.data_dir / "revocations",
+            server_runs=True,
+        )
+
+    return erase_voter
 
 
 def replay_command(settings: Settings) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from tiltyard.cli.options import config_option, data_option
 from tiltyard.cli.progress import progress_on
-from tiltyard.cli.settings import load_settings
+from tiltyard.cli.settings import Settings, load_settings
 from tiltyard.cli.workers import check_machine, fetch_models, prepare_data_directory, worker_specs
 from tiltyard.errors import NotFound
-from tiltyard.wire.worker import WorkerSpec
 from tiltyard.worker.process import main as run_worker
 
 
@@ -32,10 +32,10 @@ def command(
     NAME is a model of the file, as `tiltyard fleet status` shows it; it may be left out where there is only one. Whoever reaches
     the address can ask it anything: keep it where only gateways are. SIGTERM drains it.
     """
-    settings = load_settings(config, data_dir=data)
+    settings = _alone(load_settings(config, data_dir=data), name)
     check_machine(settings)
     prepare_data_directory(settings)
-    spec = _named(worker_specs(settings, fetch_models(settings, progress_on())), name)
+    (spec,) = worker_specs(settings, fetch_models(settings, progress_on()))
     run = settings.data_dir / "run"
     run.mkdir(parents=True, exist_ok=True)
     path = run / f"{spec.worker}.json"
@@ -43,7 +43,9 @@ def command(
     context.exit(run_worker([str(path)]))
 
 
-def _named(specs: list[WorkerSpec], name: str | None) -> WorkerSpec:
+def _alone(settings: Settings, name: str | None) -> Settings:
+    """The settings with the identities of one worker: no other model is fetched, and the cores are its own."""
+    specs = worker_specs(settings, dict.fromkeys(settings.models, Path()))
     found = [spec for spec in specs if name in (None, spec.worker)]
     if len(found) != 1:
         known = ", ".join(spec.worker for spec in specs)
@@ -52,4 +54,9 @@ def _named(specs: list[WorkerSpec], name: str | None) -> WorkerSpec:
             if name is None
             else f"there is no worker {name!r}; the settings have {known}"
         )
-    return found[0]
+    return replace(
+        settings,
+        file=settings.file.model_copy(
+            update={"identities": {n: settings.identities[n] for n in found[0].identities}}
+        ),
+    )

@@ -72,6 +72,19 @@ def check_machine(settings: Settings) -> None:
         )
 
 
+def is_served(data_dir: Path) -> bool:
+    """Whether a server of this machine serves from a data directory now."""
+    lock = data_dir / "run" / "lock"
+    if not lock.is_file():
+        return False
+    with lock.open() as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 @contextmanager
 def sole_server_of(data_dir: Path) -> Iterator[None]:
     """Keep other servers off this data directory for the length of the block; a killed one holds it no more.
@@ -127,7 +140,12 @@ def worker_specs(settings: Settings, paths: Mapping[str, Path]) -> list[WorkerSp
         key = (identity.model, identity.quantization, identity.kv_precision, identity.rope_scaling)
         groups.setdefault(key, {})[name] = located(identity, settings.base_dir)
     if not groups:
-        raise ConfigurationError(f"{settings.path} declares no identities; add one under [identities.NAME]")
+        if settings.file.router.added_identities:
+            return []  # only engines of others, which are added
+        raise ConfigurationError(
+            f"{settings.shown} declares no identities; add one under [identities.NAME], or name those of added engines in "
+            "router.added_identities"
+        )
     options = settings.file.workers
     threads = options.threads if options.threads != "auto" else max(1, cores() // len(groups))
     run = settings.data_dir / "run"

@@ -14,6 +14,7 @@ from tiltyard.engine.embedding import embed_texts
 from tiltyard.engine.fairness import CLASSES, FairnessConfig
 from tiltyard.engine.limits import check_sampling, not_finite
 from tiltyard.engine.paging import Paging
+from tiltyard.engine.prefix import Forgotten
 from tiltyard.engine.request import (
     EmittedToken,
     EngineCounters,
@@ -186,6 +187,10 @@ class Engine:
     def blocks_spilled(self) -> int:
         """Blocks that are in the second tier only."""
         return self._paging.tree.spilled
+
+    def forget(self, tenant: str) -> Forgotten:
+        """Drop a tenant's blocks from the caches; those that running sequences hold are left, and counted."""
+        return self._paging.tree.forget(tenant)
 
     def learn_speed(self, tokens_per_s: float) -> None:
         """The measured speed of steps: decides whether a spilled block is loaded or computed again."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from itertools import count, islice
+from typing import NamedTuple
 
 from tiltyard.engine.blocks import BlockAccountingError, BlockPool
 from tiltyard.engine.request import PromptScores
@@ -24,6 +25,14 @@ SPILLED = -1
 """Stands for the block of a node that is in the second tier only."""
 MOST_COMPARED = 64
 """Siblings that are compared when a part of a block is looked for."""
+
+
+class Forgotten(NamedTuple):
+    """What became of a tenant's blocks."""
+
+    taken: int
+    left: int
+    """Sequences that run hold them still."""
 
 
 class Node:
@@ -190,15 +199,7 @@ class PrefixTree:
         if node is None:
             return False
         slot = self._save(node)
-        self._pool.release(node.block)
-        self.blocks -= 1
-        self.unused -= 1
-        node.block = SPILLED
-        parent = node.parent
-        if parent is not None:
-            parent.in_memory -= 1
-            if not parent.in_memory and self._pool.references(parent.block) == 1:
-                self._leaves.add(parent)
+        self._leave_memory(node)
         if slot is None:
             self._forget(node)
         else:
@@ -207,6 +208,29 @@ class PrefixTree:
             if not node.children:
                 self._spilled_leaves.add(node)
         return True
+
+    def forget(self, tenant: str) -> Forgotten:
+        """Take every block of a tenant out, in memory and spilled, that no sequence holds, and overwrite what was spilled."""
+        taken = left = 0
+        for namespace in [name for name in self._roots if _is_of(name, tenant)]:
+            stack = [(node, False) for node in self._roots[namespace].values()]
+            while stack:
+                node, below_done = stack.pop()
+                if not below_done:
+                    stack.append((node, True))
+                    stack.extend((child, False) for child in node.children.values())
+                    continue
+                if node.children or (node.block != SPILLED and self._pool.references(node.block) > 1):
+                    left += 1
+                    continue
+                if node.block != SPILLED:
+                    self._leaves.discard(node)
+                    self._leave_memory(node)
+                self._forget(node)
+                taken += 1
+        if self._spill is not None:
+            self._spill.wipe()
+        return Forgotten(taken, left)
 
     def nodes(self) -> Iterator[Node]:
         """Every node in memory, in no order."""
@@ -261,6 +285,18 @@ class PrefixTree:
         if node.parent is not None:
             node.parent.in_memory += 1
 
+    def _leave_memory(self, node: Node) -> None:
+        """The tree gives up a node's block, which no sequence holds."""
+        self._pool.release(node.block)
+        self.blocks -= 1
+        self.unused -= 1
+        node.block = SPILLED
+        parent = node.parent
+        if parent is not None:
+            parent.in_memory -= 1
+            if parent.block != SPILLED and not parent.in_memory and self._pool.references(parent.block) == 1:
+                self._leaves.add(parent)
+
     def _save(self, node: Node) -> int | None:
         """Copy a node's block to the second tier, in place of an older one if that is full."""
         if self._spill is None:
@@ -292,6 +328,15 @@ class PrefixTree:
             del self._roots[node.namespace]
         elif parent.block == SPILLED and parent.slot is not None:
             self._spilled_leaves.add(parent)
+
+
+def _is_of(namespace: str, tenant: str) -> bool:
+    """Whether a namespace is a tenant's: `<behaviour>/<tenant>`, and `/<request>` behind it where nothing is shared.
+
+    >>> _is_of("sha256:1/acme", "acme"), _is_of("sha256:1/acme/gen_1", "acme"), _is_of("sha256:1/acmes", "acme")
+    (True, True, False)
+    """
+    return (namespace.partition("/")[2] + "/").startswith(tenant + "/")
 
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:

@@ -30,6 +30,9 @@ class SpillStore(Protocol):
     def load(self, slot: int) -> bytes | None:
         """Bring them back; `None` if that failed."""
 
+    def wipe(self, slot: int) -> None:
+        """Overwrite what a slot holds; nothing of it can be read any more."""
+
 
 class Spill:
     """Which slots are taken, and what must come back from them."""
@@ -43,6 +46,8 @@ class Spill:
         self._block_tokens = block_tokens
         self._free = list(range(store.capacity - 1, -1, -1))
         self._digests: dict[int, bytes] = {}  # by slot
+        self._stale: set[int] = set()
+        """Free slots that still hold a block which is over."""
         self.tokens_per_s = 0.0
         """Measured speed of prefill; 0 while unknown."""
 
@@ -72,6 +77,7 @@ class Spill:
             self._counters.spill_failures += 1
             return None
         self._digests[slot] = _digest(data)
+        self._stale.discard(slot)
         self._counters.spilled_blocks += 1
         return slot
 
@@ -89,6 +95,13 @@ class Spill:
         """Forget a block."""
         del self._digests[slot]
         self._free.append(slot)
+        self._stale.add(slot)
+
+    def wipe(self) -> None:
+        """Overwrite every block that is over."""
+        for slot in self._stale:
+            self._store.wipe(slot)
+        self._stale.clear()
 
     def check(self, slots: list[int]) -> bool:
         """Whether exactly these slots are in use, and all others are free."""

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, func, insert, select
 
 from tiltyard.errors import Conflict, TiltyardError
 from tiltyard.events.dialect import Database
 from tiltyard.events.envelope import StoredEvent
+from tiltyard.events.permissions import scopes_of
 from tiltyard.events.projections import project
-from tiltyard.events.schema import EventData
+from tiltyard.events.schema import EventData, SubjectErased
 from tiltyard.events.seals import Seal, Sealer, leaf_hash
 from tiltyard.events.tables import contents, events, seals
 from tiltyard.events.vault import NewContent, Vault
@@ -74,6 +75,7 @@ class Committer:
         erased = self._vault.keep_keys(content.key for draft in drafts for content in draft.contents)
         with self._database.writing() as connection:
             taken = _taken_keys(connection, drafts)
+            erased |= _keys_before_erasure(connection, drafts)
             outcomes: list[Outcome] = []
             before = newest_seal(connection)
             sequence = before.last_sequence if before else 0
@@ -148,6 +150,24 @@ def _taken_keys(connection: Connection, drafts: Sequence[Draft]) -> set[str]:
     return {key for key in connection.execute(query).scalars() if key is not None}
 
 
+def _keys_before_erasure(connection: Connection, drafts: Sequence[Draft]) -> set[str]:
+    """Keys that are older than the tombstone of their subject, though nobody destroyed them: they were not stored by then."""
+    keys = {content.key.key_id: content.key for draft in drafts for content in draft.contents}
+    if not keys:
+        return set()
+    scopes = {key.key_id: scopes_of(key.subject) for key in keys.values()}
+    query = select(events.c.subject, func.max(events.c.time_us)).where(
+        events.c.type == SubjectErased.TYPE,
+        events.c.subject.in_(sorted({scope for one in scopes.values() for scope in one})),
+    )
+    erased_us = {subject: int(us) for subject, us in connection.execute(query.group_by(events.c.subject))}
+    return {
+        key_id
+        for key_id, key in keys.items()
+        if key.created_us <= max((erased_us.get(scope, -1) for scope in scopes[key_id]), default=-1)
+    }
+
+
 def _refusal(draft: Draft, taken: set[str], erased: set[str]) -> TiltyardError | None:
     key = draft.data.unique_key()
     if key is not None and key in taken:
@@ -156,6 +176,7 @@ def _refusal(draft: Draft, taken: set[str], erased: set[str]) -> TiltyardError |
         if content.key.key_id in erased:
             return Conflict(
                 f"{content.ref.subject} was erased while words were being written; "
-                "nothing was stored: encrypt them again with log.content()"
+                "nothing was stored: encrypt them again with log.content()",
+                code="subject_erased",
             )
     return None

@@ -21,13 +21,15 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, func, insert, select, update
 
 from tiltyard.errors import ConfigurationError, ContentMissing, LogTampered, StorageFailed
-from tiltyard.events.committer import Committer, Draft
+from tiltyard.events.committer import Committer, Draft, newest_seal
 from tiltyard.events.dialect import Database, open_database
 from tiltyard.events.envelope import StoredEvent, check_name, check_traceparent, data_json, format_time
+from tiltyard.events.expiring import Expiring
 from tiltyard.events.ids import new_id
 from tiltyard.events.master_key import MasterKey
 from tiltyard.events.permissions import (
@@ -36,6 +38,7 @@ from tiltyard.events.permissions import (
     expired_before_us,
     permission_of,
     person_of,
+    scopes_of,
     written_us,
 )
 from tiltyard.events.places import KEYS, KeysPlace
@@ -45,6 +48,7 @@ from tiltyard.events.queries import PAGE_EVENTS, Queries, read_page
 from tiltyard.events.reading import Words
 from tiltyard.events.schema import ContentRead, ContentRef, EventData, Purpose, SubjectErased
 from tiltyard.events.seals import Sealer
+from tiltyard.events.signing import Signature, Signer
 from tiltyard.events.tables import contents, events, key_uses
 from tiltyard.events.vault import NewContent, Vault, of_subject
 from tiltyard.events.verification import Head, HeadKeeper, Verification, VerifyReport
@@ -58,6 +62,14 @@ FOLLOW_INTERVAL_S = 0.25
 """How soon `follow` sees what another process appended; this process's own appends wake it at once."""
 
 _logger = logging.getLogger(__name__)
+
+
+class Erased(NamedTuple):
+    """What an erasure destroyed."""
+
+    keys: int
+    contents: int
+    """Vault rows that were emptied."""
 
 
 class EventLog(Queries, PermissionQueries):
@@ -78,6 +90,9 @@ class EventLog(Queries, PermissionQueries):
         self._clock_ns = clock_ns
         self._vault = Vault(keys, master, clock_ns)
         self._pepper = master.pepper
+        self._signer = Signer(master.signing_seed)
+        self.expiring = Expiring(database, keys)
+        """Words whose time is over."""
         self._sealer = Sealer(master.seal_key)
         self._committer = Committer(database, self._vault, self._sealer)
         self._writer = GroupCommitWriter(self._committer.commit, self._committed)
@@ -115,7 +130,13 @@ class EventLog(Queries, PermissionQueries):
                     one.refuse_to_be_made()
             master = MasterKey.load_or_create(place.master_key, create=create)
             prepare_keys(key_database, master, place.master_key)
-            log = cls(database, prepare_log(database), key_database, master, clock_ns)
+            log_id, lacks_projections = prepare_log(database)
+            log = cls(database, log_id, key_database, master, clock_ns)
+            if lacks_projections:
+                _logger.warning(
+                    "recreating the projections of %s, a log of an earlier version", database.name
+                )
+                log.rebuild()
             if_refused.pop_all()
         return log
 
@@ -201,8 +222,8 @@ class EventLog(Queries, PermissionQueries):
             self._vault.check_erased(ref, row.key_id)
         return self._vault.decrypt(ref, row.key_id, row.ciphertext)
 
-    def erase_subject(self, subject: str, *, reason: str = "requested") -> int:
-        """Destroy every key of a data subject, empty its rows of the vault and append the tombstone; returns how many keys.
+    def erase_subject(self, subject: str, *, reason: str = "requested") -> Erased:
+        """Destroy every key of a data subject, empty its rows of the vault and append the tombstone.
 
         A tenant's (or a source's) people go with it, a voter under both its names. Events, seals and projections stay as
         they are; the words cannot be read again. Blocks.
@@ -210,20 +231,41 @@ class EventLog(Queries, PermissionQueries):
         check_name(subject, "subject")
         subject = person_of(subject)
         destroyed = self._vault.destroy(subject)
-        if destroyed or self.find(SubjectErased, subject=subject) is None:
+        emptied = self.empty_rows(of_subject(contents.c.subject, subject))
+        if destroyed or emptied or self.find(SubjectErased, subject=subject) is None:
             data = SubjectErased(erased=subject, keys_destroyed=destroyed, reason=reason)
             self.append_blocking(data, subject=subject, source=SOURCE)
-        self.empty_rows(of_subject(contents.c.subject, subject))
-        return destroyed
+        # Words that were on their way when the keys went may have brought a new one; behind the tombstone none can.
+        late = self._vault.destroy(subject)
+        if late:
+            emptied += self.empty_rows(of_subject(contents.c.subject, subject))
+        return Erased(destroyed + late, emptied)
+
+    def erased_since(self, subject: str, moment_us: int) -> bool:
+        """Whether a subject (or its whole tenant) was erased after a moment. Blocks."""
+        query = select(events.c.sequence).where(
+            events.c.subject.in_(scopes_of(subject)),
+            events.c.type == SubjectErased.TYPE,
+            events.c.time_us >= moment_us,
+        )
+        with self._database.reading() as connection:
+            return connection.execute(query.limit(1)).first() is not None
 
     def empty_rows(self, chosen: ColumnElement[bool]) -> int:
         """Empty rows of the vault whose keys are gone or whose time is over; returns how many. Blocks."""
         statement = update(contents).where(chosen, func.length(contents.c.ciphertext) > 0)
         with self._database.writing() as connection:
-            emptied = connection.execute(statement.values(ciphertext=b"")).rowcount
-        if emptied:
-            self._database.sweep(contents)
-        return emptied
+            return connection.execute(statement.values(ciphertext=b"")).rowcount
+
+    def sign(self, data: bytes) -> Signature:
+        """Sign bytes as the log's owner."""
+        return self._signer.sign(data)
+
+    def head(self) -> Head | None:
+        """The newest seal."""
+        with self._database.reading() as connection:
+            seal = newest_seal(connection)
+        return None if seal is None else Head(seal.number, seal.hash)
 
     def keyed_digest(self, secret: str) -> str:
         """HMAC-SHA256 of an API key under a key derived from the master key, in hexadecimal."""

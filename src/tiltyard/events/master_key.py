@@ -25,6 +25,8 @@ class MasterKey:
         self.seal_key = hmac.digest(secret, b"tiltyard master seal", "sha256")
         self.pepper = hmac.digest(secret, b"tiltyard master pepper", "sha256")
         """Under which API keys are digested: without it their digests say nothing."""
+        self.signing_seed = hmac.digest(secret, b"tiltyard master sign", "sha256")
+        """Of the key that signs receipts and releases."""
         self.fingerprint = hmac.digest(secret, b"tiltyard master fingerprint", "sha256")[:8]
         """Tells one master key from another and says nothing about it."""
 

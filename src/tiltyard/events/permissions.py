@@ -16,12 +16,12 @@ import uuid
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from tiltyard.errors import ContentMissing
 from tiltyard.events.dialect import Database
 from tiltyard.events.schema import PURPOSES, Purpose
-from tiltyard.events.tables import consents, data_terms, expiries, imports
+from tiltyard.events.tables import battles, consents, data_terms, expiries, imports, votes
 
 DEFAULT_PURPOSES: Final[frozenset[Purpose]] = frozenset({"serve", "evaluate"})
 """What a tenant without terms has agreed to by asking: to be answered, and that answers are studied."""
@@ -91,11 +91,21 @@ class PermissionQueries:
             row = connection.execute(query).first()
         return None if row is None else Consent(row.version, _purposes(row.purposes))
 
+    def counts_of_voter(self, voter: str) -> tuple[int, int]:
+        """How many battles and votes there are of a voter."""
+        with self._database.reading() as connection:
+            counts = [
+                connection.execute(
+                    select(func.count()).select_from(table).where(table.c.voter == voter)
+                ).scalar_one()
+                for table in (battles, votes)
+            ]
+        return counts[0], counts[1]
+
     def data_terms(self) -> dict[str, dict[Purpose, int | None]]:
         """Allowed purposes and their days, by scope."""
-        query = select(data_terms.c.scope, data_terms.c.purposes_json).order_by(data_terms.c.scope)
         with self._database.reading() as connection:
-            return {row.scope: json.loads(row.purposes_json) for row in connection.execute(query)}
+            return data_terms_in(connection)
 
 
 def person_of(subject: str) -> str:
@@ -108,6 +118,16 @@ def person_of(subject: str) -> str:
     """
     match = _VOTER.fullmatch(subject)
     return match[1] if match else subject
+
+
+def subject_belongs(name: str, subject: str) -> bool:
+    """Whether words under `name` go when `subject` is erased: under each of its names, and of all people of a tenant.
+
+    >>> subject_belongs("acme:bob", "acme"), subject_belongs("acmes:bob", "acme")
+    (True, False)
+    """
+    person = person_of(subject)
+    return person_of(name) == person or name.startswith((person + ":", person + "/"))
 
 
 def is_voter(subject: str) -> bool:
@@ -137,15 +157,7 @@ def scopes_of(subject: str) -> tuple[str, ...]:
 
 def permission_of(connection: Connection, subject: str) -> Permission:
     """What the log allows now."""
-    scopes = scopes_of(subject)
-    if subject.startswith(IMPORT):
-        # Words of nobody known: the source's terms, which the subject does not name.
-        source = select(imports.c.source).where(imports.c.import_id == subject)
-        scopes = subject, *connection.execute(source).scalars(), EVERYBODY
-    query = select(data_terms.c.scope, data_terms.c.purposes_json).where(data_terms.c.scope.in_(scopes))
-    by_scope = {row.scope: json.loads(row.purposes_json) for row in connection.execute(query)}
-    nearest = next((scope for scope in scopes if scope in by_scope), None)
-    days: dict[Purpose, int | None] = {} if nearest is None else by_scope[nearest]
+    nearest, days = _nearest_terms(connection, subject)
     person = person_of(subject)
     given = connection.execute(select(consents.c.purposes).where(consents.c.subject == person)).scalar()
     if is_house(subject):
@@ -163,6 +175,29 @@ def permission_of(connection: Connection, subject: str) -> Permission:
     if nearest is None:
         return Permission(DEFAULT_PURPOSES, {}, f"{person} has no terms, which")
     return Permission(frozenset(days), days, f"the terms of {nearest}")
+
+
+def nearest_scope(connection: Connection, subject: str) -> str | None:
+    """Whose terms hold for a subject; `None`: nobody's."""
+    return _nearest_terms(connection, subject)[0]
+
+
+def data_terms_in(connection: Connection) -> dict[str, dict[Purpose, int | None]]:
+    """Allowed purposes and their days, by scope."""
+    query = select(data_terms.c.scope, data_terms.c.purposes_json).order_by(data_terms.c.scope)
+    return {row.scope: json.loads(row.purposes_json) for row in connection.execute(query)}
+
+
+def _nearest_terms(connection: Connection, subject: str) -> tuple[str | None, dict[Purpose, int | None]]:
+    scopes = scopes_of(subject)
+    if subject.startswith(IMPORT):
+        # Words of nobody known: the source's terms, which the subject does not name.
+        source = select(imports.c.source).where(imports.c.import_id == subject)
+        scopes = subject, *connection.execute(source).scalars(), EVERYBODY
+    query = select(data_terms.c.scope, data_terms.c.purposes_json).where(data_terms.c.scope.in_(scopes))
+    by_scope = {row.scope: json.loads(row.purposes_json) for row in connection.execute(query)}
+    nearest = next((scope for scope in scopes if scope in by_scope), None)
+    return nearest, {} if nearest is None else by_scope[nearest]
 
 
 def _purposes(joined: str) -> frozenset[Purpose]:

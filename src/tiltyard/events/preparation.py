@@ -20,9 +20,9 @@ from tiltyard.events.tables import (
 )
 
 
-def prepare_log(database: Database) -> str:
-    """Make the log's tables if there are none; return the log's id."""
-    facts = _facts(database)
+def prepare_log(database: Database) -> tuple[str, bool]:
+    """Make the log's tables if there are none; return the log's id, and whether projections that it lacked have to be filled."""
+    facts, lacks_projections = _facts(database), False
     if facts is None:
         database.create(log_metadata, append_only=("events", "seals"))
         with database.writing() as connection:
@@ -36,12 +36,13 @@ def prepare_log(database: Database) -> str:
         facts = _facts(database)
     elif not database.has(*PROJECTIONS):  # a log of an earlier version
         database.create(log_metadata, append_only=("events", "seals"))
+        lacks_projections = True
     if facts is None or facts.get("schema_version") != str(SCHEMA_VERSION):
         found = None if facts is None else facts.get("schema_version")
         raise ConfigurationError(
             f"{database.name} is a log of version {found}; this tiltyard reads version {SCHEMA_VERSION}"
         )
-    return facts["log_id"]
+    return facts["log_id"], lacks_projections
 
 
 def prepare_keys(database: Database, master: MasterKey, key_file: Path) -> None:

@@ -25,7 +25,7 @@ from tiltyard.events.dialect import Database
 from tiltyard.events.envelope import check_name, format_time
 from tiltyard.events.ids import new_id
 from tiltyard.events.master_key import MasterKey
-from tiltyard.events.permissions import ARENA, DAY_US, is_voter, person_of
+from tiltyard.events.permissions import ARENA, DAY_US, is_voter, person_of, subject_belongs
 from tiltyard.events.schema import ContentRef
 from tiltyard.events.tables import subject_keys
 
@@ -126,7 +126,7 @@ class Vault:
             destroyed = connection.execute(statement).rowcount
         with self._lock:
             self._writing_keys = {
-                name: key for name, key in self._writing_keys.items() if not _belongs(name, subject)
+                name: key for name, key in self._writing_keys.items() if not subject_belongs(name, subject)
             }
         self._database.sweep(subject_keys)
         return destroyed
@@ -199,12 +199,6 @@ def of_subject(column: ColumnElement[str], subject: str) -> ColumnElement[bool]:
     return or_(
         column.in_(names), *(column.startswith(person + joint, autoescape=True) for joint in (":", "/"))
     )
-
-
-def _belongs(name: str, subject: str) -> bool:
-    """The same of one name."""
-    person = person_of(subject)
-    return person_of(name) == person or name.startswith((person + ":", person + "/"))
 
 
 def _destroyed_by_id(connection: Connection, key_ids: Collection[str]) -> dict[str, bool]:

@@ -11,6 +11,7 @@ import httpx2
 
 from tiltyard.errors import ConfigurationError
 from tiltyard.wire.worker import WorkerKind, WorkerStatus
+from tiltyard.worker.adapters.asking import refuse_door
 from tiltyard.worker.adapters.declared import status_of
 from tiltyard.worker.adapters.facts import NOTHING, EngineFacts, Reply
 from tiltyard.worker.adapters.kinds import ENGINES, detect, observe
@@ -40,6 +41,11 @@ class ForeignEngine:
         """What every request to it carries."""
         key = os.environ.get(self.key_env) if self.key_env else None
         return {} if key is None else {"authorization": f"Bearer {key}"}
+
+    def door(self, identity: str, path: str) -> str:
+        """What the server calls an identity, for a door beside those for answers; raises `InvalidRequest`."""
+        refuse_door(self.kind, identity, path)
+        return self.names[identity]
 
     async def ask(self, http: httpx2.AsyncClient, worker: str, url: str, now_s: float) -> WorkerStatus:
         """Read what it says of itself; raises `httpx2.HTTPError`, or `NotAnswering` where it lists no models."""

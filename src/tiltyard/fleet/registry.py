@@ -45,6 +45,8 @@ class Worker:
     """Whether somebody told us of it, and no launcher of ours started it."""
     engine: ForeignEngine | None = None
     """Who answers, where that is no engine of ours."""
+    starts: int = 0
+    """How often it was announced: a new process has an empty cache."""
     note: str = "starting"
     """Why it takes no work, for people."""
     identities: Mapping[str, IdentityStatus] = field(default_factory=dict)
@@ -166,6 +168,7 @@ class Registry:
         worker = self._known(name)
         worker.url = url.rstrip("/")
         worker.breaker = Breaker()
+        worker.starts += 1
         self._observe(worker, status)
 
     def allow(self, host: str) -> None:

@@ -249,6 +249,7 @@ async def _tell(order: Order, telling: Telling) -> None:
 
 async def _carry_out(order: Order, telling: Telling) -> None:
     asking = telling.asking
+    telling.subject = current_caller().subject(order.asked.user)
     generation_id, given = None, None
     if asking.key is not None:
         generation_id, given = await asyncio.to_thread(look_up, order.door.log, asking, order.asked)

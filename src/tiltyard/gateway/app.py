@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 
 from fastapi import FastAPI
 from prometheus_client.registry import Collector
@@ -24,6 +25,7 @@ from tiltyard.gateway.door import Door
 from tiltyard.gateway.embeddings import embedding_routes
 from tiltyard.gateway.errors import answer_http_exception, answer_nobody, answer_unexpected, error_response
 from tiltyard.gateway.fleet import fleet_routes
+from tiltyard.gateway.forgetting import forget
 from tiltyard.gateway.gate import Gate, GateMiddleware
 from tiltyard.gateway.guard import Guard
 from tiltyard.gateway.health import health_routes
@@ -124,6 +126,7 @@ def create_gateway(
         redoc_url=None,
         redirect_slashes=False,
     )
+    app.state.forget = partial(forget, door)
     app.state.answering = door.answering
     app.state.tellings = door.tellings
     app.state.splits = router.splits

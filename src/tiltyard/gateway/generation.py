@@ -13,6 +13,7 @@ from typing import NamedTuple, cast
 from pydantic import ValidationError
 
 from tiltyard.errors import (
+    Conflict,
     DeadlineExceeded,
     Overloaded,
     StorageFailed,
@@ -111,7 +112,7 @@ class Generation:
         self.seed = draw_seed() if own is None else own
         self._relay = Relay(
             door,
-            request,
+            self.request,  # as served: what was redacted leaves us as little as it is recorded
             kind=self.kind,
             identity=self.identity_name,
             behaviour=self._drawn.behaviour,
@@ -123,6 +124,7 @@ class Generation:
         self.collected = Collected(request.n)
         self._created = int(time.time()) if created is None else created
         self._began = time.perf_counter()
+        self._began_us = time.time_ns() // 1000
         self._first_token_ms: float | None = None
         self._charge = Charge(door.ledger, door.metrics, caller, self._ask())
         self._recording: asyncio.Future[None] | None = None
@@ -319,7 +321,19 @@ class Generation:
         if self._caller.terms.keep_content:
             # In a thread: the first words of a subject make its key, which waits for the disk.
             contents = await asyncio.to_thread(self._encrypted, said(self.collected, ending))
+        if contents:
             event = event.model_copy(update={"prompt": contents[0].ref, "response": contents[1].ref})
+        try:
+            await self._store(event, contents)
+        except Conflict as conflict:
+            if conflict.code != "subject_erased":
+                raise
+            event = event.model_copy(update={"prompt": None, "response": None})
+            await self._store(event, ())
+        self._cast_shadow(event)
+        return event
+
+    async def _store(self, event: GenerationFinished, contents: tuple[NewContent, ...]) -> None:
         await self._door.log.append(
             event,
             subject=self.id,
@@ -328,8 +342,6 @@ class Generation:
             traceparent=self._traceparent,
             contents=contents,
         )
-        self._cast_shadow(event)
-        return event
 
     def _cast_shadow(self, event: GenerationFinished) -> None:
         """Ask a release's candidate the same, where its shadow stage draws this request."""
@@ -351,8 +363,11 @@ class Generation:
 
         door.shadows.begin(self._caller, self.request.user, door.metrics, ask_again)
 
-    def _encrypted(self, words: Json) -> tuple[NewContent, NewContent]:
+    def _encrypted(self, words: Json) -> tuple[NewContent, ...]:
+        """Request and answer; nothing for a subject that was erased while it was answered."""
         log, subject = self._door.log, self._caller.subject(self.request.user)
+        if log.erased_since(subject, self._began_us):
+            return ()
         prompt = log.content(subject, canonical_json({**self.request.served_prompt, **self._kept}))
         return prompt, log.content(subject, canonical_json(words))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from weakref import WeakSet
 
 import orjson
 
@@ -19,7 +20,7 @@ MAX_BYTES = 16 << 20
 _NAME = re.compile(r"[\x21-\x7e]{1,128}")
 
 
-@dataclass
+@dataclass(eq=False)
 class Session:
     """One conversation."""
 
@@ -32,11 +33,14 @@ class Session:
     """Whether an answer is being given, on whatever socket."""
     used_s: float = 0.0
     size_bytes: int = 0
+    subjects: set[str] = field(default_factory=set)
+    """Data subjects whose words it may hold."""
     _before: tuple[Sequence[Json], Json] = ((), None)
     """Messages and model before the turn under way."""
 
-    def begin(self, messages: Sequence[Json], model: Json) -> None:
+    def begin(self, messages: Sequence[Json], model: Json, subject: str) -> None:
         """A turn begins."""
+        self.subjects.add(subject)
         self._before = self.messages, self.model
         self.messages, self.model, self.busy = messages, model, True
         self.turns += 1
@@ -45,6 +49,11 @@ class Session:
         """The answer, or as much as came of it, becomes part of the conversation."""
         self.messages = [*self.messages, message]
         self.busy = False
+
+    def forget_words(self) -> None:
+        """All that was said is gone."""
+        self.messages, self._before = (), ((), self._before[1])
+        self.subjects.clear()
 
     def undo(self) -> None:
         """The turn got no answer: it may be asked again, of the conversation and the model that were."""
@@ -58,6 +67,25 @@ class Sessions:
     """The named ones, by tenant and name."""
 
     _all: dict[str, dict[str, Session]] = field(default_factory=dict)
+    _nameless: WeakSet[Session] = field(default_factory=WeakSet)
+    """Those that end with their sockets."""
+
+    def nameless(self) -> Session:
+        """A conversation that ends with its socket."""
+        session = Session()
+        self._nameless.add(session)
+        return session
+
+    def forget(self, belongs: Callable[[str], bool]) -> int:
+        """Empty the conversations that may hold words of some data subjects; returns how many."""
+        held = [
+            session
+            for session in (*(one for own in self._all.values() for one in own.values()), *self._nameless)
+            if any(map(belongs, session.subjects))
+        ]
+        for session in held:
+            session.forget_words()
+        return len(held)
 
     def named(self, tenant: str, name: Json) -> Session:
         """A tenant's conversation, new if there is none; raises `InvalidRequest`, `Conflict` while it is answered."""

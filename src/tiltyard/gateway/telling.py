@@ -63,6 +63,8 @@ class Telling:
     def __init__(self, asking: Asking) -> None:
         self.asking = asking
         self.generation = ""
+        self.subject = ""
+        """The data subject to whom it is told."""
         self.headers: Mapping[str, str] = {}
         self.refused: Response | None = None
         """The whole answer where there is nothing to tell."""
@@ -214,6 +216,15 @@ class Tellings:
         telling.task = asyncio.create_task(self._run(telling, tell))
         return telling
 
+    def forget_whose(self, belongs: Callable[[str], bool]) -> int:
+        """Drop the answers to some data subjects, ended or not; returns how many."""
+        gone = [telling for telling in self._all if belongs(telling.subject)]
+        self._all = [telling for telling in self._all if telling not in gone]
+        for telling in gone:
+            if telling.task is not None and not telling.ended:
+                telling.task.cancel()
+        return len(gone)
+
     def forget(self) -> None:
         """Drop every answer that has ended."""
         self._all = [telling for telling in self._all if not telling.ended]
@@ -236,7 +247,7 @@ class Tellings:
             telling.end()
             if told:
                 telling.kept_until_s = asyncio.get_running_loop().time() + KEEP_S
-            else:
+            elif telling in self._all:
                 self._all.remove(telling)
             if telling.broken:  # its end can still be heard, but its key may be used again
                 telling.asking = replace(telling.asking, key=None)

@@ -53,7 +53,7 @@ class Conversation:
     def __init__(self, door: Door, socket: WebSocket) -> None:
         self._door = door
         self._socket = socket
-        self._own = Session()
+        self._own = door.sessions.nameless()
         """The conversation without a name, which ends with the socket."""
         self._answering: asyncio.Task[None] | None = None
 
@@ -109,7 +109,11 @@ class Conversation:
             traceparent=traceparent_of(self._socket),
             terms=terms.of_session(str(name or f"socket {id(self)}")),
         )
-        session.begin([message.to_json() for message in request.messages], request.model)
+        session.begin(
+            [message.to_json() for message in request.messages],
+            request.model,
+            current_caller().subject(request.user),
+        )
         self._answering = asyncio.create_task(self._answer(generation, session, dropped))
         self._door.answering.add(self._answering)
         self._answering.add_done_callback(self._door.answering.discard)

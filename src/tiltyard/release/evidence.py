@@ -7,10 +7,12 @@ from typing import NamedTuple
 import orjson
 
 from tiltyard.errors import ContentMissing, LogTampered
+from tiltyard.evals.verdict import AWAITING
 from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     EvalItemFinished,
+    EvalItemReviewed,
     EvalRunStarted,
     GenerationFinished,
     JudgmentMade,
@@ -64,6 +66,8 @@ class StageEvidence:
         self._flips: dict[str, tuple[str, float | None]] = {}
         self._items: dict[tuple[str, str, int], dict[str, float | None]] = {}
         self._sets: dict[str, str] = {}
+        self._awaiting: dict[str, set[tuple[str, str, int]]] = {}
+        """Answers that experts have to decide on, by set."""
         self._words = any(
             t.gate.metric in NEEDS_WORDS or t.gate.slice.writing is not None for t in self.tests
         )
@@ -72,7 +76,14 @@ class StageEvidence:
 
     def update(self) -> None:
         """Read what is new. Blocks."""
-        types = (GenerationFinished, VoteCast, EvalRunStarted, EvalItemFinished, JudgmentMade)
+        types = (
+            GenerationFinished,
+            VoteCast,
+            EvalRunStarted,
+            EvalItemFinished,
+            EvalItemReviewed,
+            JudgmentMade,
+        )
         with self._log.words("evaluate", reader="release/evidence") as self._readable:
             for event in self._log.read(after=self.through, types=types):
                 self._take(event)
@@ -88,7 +99,7 @@ class StageEvidence:
                 self._take_judgment(data)
             case EvalRunStarted(run=run, set_name=name):
                 self._sets[run] = name
-            case EvalItemFinished() as data:
+            case EvalItemFinished() | EvalItemReviewed() as data:
                 self._take_item(data)
         self.through = event.sequence
 
@@ -173,13 +184,23 @@ class StageEvidence:
             else:
                 test.add(score if a == self._parties.candidate else -score, 0.0)
 
-    def _take_item(self, data: EvalItemFinished) -> None:
+    def _take_item(self, data: EvalItemFinished | EvalItemReviewed) -> None:
         if data.behaviour not in (self._parties.candidate, self._parties.production):
             return
         name = self._sets.get(data.run, "")
         sides = self._items.setdefault((name, data.item_digest, data.sample), {})
         if data.behaviour in sides:
             return  # an item counts once, however often a set was run
+        answer = (data.behaviour, data.item_digest, data.sample)
+        if data.score is None and any(one.code == AWAITING for one in data.verdicts):
+            self._awaiting.setdefault(name, set()).add(answer)
+        else:
+            self._awaiting.get(name, set()).discard(answer)
+        for test in self.tests:
+            if test.gate.metric == "fixed_set" and test.gate.set == name:
+                test.awaiting = len(self._awaiting.get(name, ()))
+        if answer in self._awaiting.get(name, ()):
+            return
         sides[data.behaviour] = data.score
         for test in self.tests:
             if test.gate.metric != "fixed_set" or test.gate.set != name or len(sides) < 2:

@@ -4,111 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
-from pydantic import ValidationError
-
-from tiltyard.errors import ConfigurationError
 from tiltyard.release.plan import Plan
+from tiltyard.wire.yaml_text import parse_yaml, read_yaml
 
-MAX_BYTES = 1 << 20
-
-
-def read_plan(path: Path) -> Plan:
-    """Read a plan; raises `ConfigurationError`."""
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ConfigurationError(
-                f"{path} has {path.stat().st_size:,} bytes; a plan has at most {MAX_BYTES:,}"
-            )
-        text = path.read_text("utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path} is not UTF-8 at byte {error.start:,}") from None
-    return parse_plan(text, str(path))
-
-
-def parse_plan(text: str, shown: str) -> Plan:
-    """Parse the text of a plan; `shown` names it in errors. Raises `ConfigurationError` naming line and field."""
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        value = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = "" if mark is None else f" line {mark.line + 1}"
-        raise ConfigurationError(f"{shown}{place}: {error.problem or 'is not YAML'}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{shown} is not YAML: {error}") from None
-    if root is None or not isinstance(value, dict):
-        raise ConfigurationError(f"{shown} line 1: a plan is a mapping with alias, candidate and stages")
-    _refuse_aliases(text, shown)
-    _refuse_duplicates(root, shown)
-    try:
-        return Plan.model_validate(value)
-    except ValidationError as error:
-        problems = error.errors()
-        # A part that is wrong is left out, and the list around it then too short: only the first is worth saying.
-        said = [item for item in problems if item["type"] != "too_short"] or problems
-        raise ConfigurationError("\n".join(_problem(root, item, shown) for item in said)) from None
-
-
-def _problem(root: yaml.Node, item: object, shown: str) -> str:
-    if not isinstance(item, dict):
-        raise AssertionError("pydantic describes each error by a mapping")
-    path = [part for part in item["loc"] if part not in STAGE_NAMES]
-    line = _line(root, path)
-    field = ".".join(str(part) for part in path) or "plan"
-    message = {
-        "extra_forbidden": "there is no such field",
-        "missing": "is missing",
-    }.get(item["type"], str(item["msg"]).removeprefix("Value error, "))
-    given = item["input"]
-    said = (
-        f", not {given!r}" if isinstance(given, (str, int, float)) and item["type"] != "value_error" else ""
-    )
-    return f"{shown} line {line}: {field}: {message}{said}"
-
+WHAT = "a plan is a mapping with alias, candidate and stages"
 
 STAGE_NAMES = frozenset({"evals", "shadow", "canary", "preference", "promote"})
 """What pydantic puts into a path to say which kind of stage it means."""
 
 
-def _line(node: yaml.Node, path: list[object]) -> int:
-    """The line, from 1, of the deepest part of a path that is there."""
-    line = node.start_mark.line + 1
-    for part in path:
-        if isinstance(node, yaml.MappingNode):
-            found = next(((k, v) for k, v in node.value if k.value == part), None)
-            if found is None:
-                return line
-            line, node = found[0].start_mark.line + 1, found[1]
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            node = node.value[part]
-            line = node.start_mark.line + 1
-        else:
-            return line
-    return line
+def read_plan(path: Path) -> Plan:
+    """Read a plan; raises `ConfigurationError`."""
+    return read_yaml(path, Plan, what=WHAT, silent=STAGE_NAMES)
 
 
-def _refuse_duplicates(node: yaml.Node, shown: str) -> None:
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, value in node.value:
-            if key.value in seen:
-                raise ConfigurationError(
-                    f"{shown} line {key.start_mark.line + 1}: {key.value} is written twice; remove one"
-                )
-            seen.add(key.value)
-            _refuse_duplicates(value, shown)
-    elif isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            _refuse_duplicates(value, shown)
-
-
-def _refuse_aliases(text: str, shown: str) -> None:
-    """YAML's own aliases (`*name`) can make a small file huge, and a plan needs none."""
-    for token in yaml.scan(text, Loader=yaml.SafeLoader):
-        if isinstance(token, yaml.AliasToken):
-            raise ConfigurationError(
-                f"{shown} line {token.start_mark.line + 1}: write it out; a plan has no YAML aliases"
-            )
+def parse_plan(text: str, shown: str) -> Plan:
+    """Parse the text of a plan; `shown` names it in errors. Raises `ConfigurationError` naming line and field."""
+    return parse_yaml(text, shown, Plan, what=WHAT, silent=STAGE_NAMES)

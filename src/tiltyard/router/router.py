@@ -57,6 +57,8 @@ class Router:
         """What the log says."""
         self._groups: OrderedDict[tuple[str, str, str], str] = OrderedDict()
         """The worker of an identity's, a tenant's group or session."""
+        self._starts: dict[str, int] = {}
+        """How often each worker had started when its prefixes were last looked up."""
         self._turns = 0
         self._chosen: dict[str, int] = {}
         """When each worker was chosen last, in choices: equals take turns."""
@@ -132,7 +134,7 @@ class Router:
             )
         loads = {worker.name: self.loads.unfinished(worker.name) for worker in candidates}
         gate = min(loads.values()) + self._gate_tokens
-        cached = {worker.name: self.prefixes.cached_tokens(worker.name, prompt) for worker in candidates}
+        cached = {worker.name: self._cached_tokens(worker, prompt) for worker in candidates}
 
         def cost(worker: Worker) -> tuple[int, int, int]:
             name = worker.name
@@ -192,6 +194,12 @@ class Router:
             return 0.0
         before = (entry.tokens for entry in self.loads.of(worker.name) if entry.queue == queue)
         return sum(other for other in before if other <= tokens) / pace
+
+    def _cached_tokens(self, worker: Worker, prompt: Beginning) -> int:
+        if self._starts.get(worker.name, worker.starts) != worker.starts:
+            self.prefixes.forget(worker.name)  # it was started again, and knows nothing
+        self._starts[worker.name] = worker.starts
+        return self.prefixes.cached_tokens(worker.name, prompt)
 
     def _of_group(
         self, place: tuple[str, str, str], best: Worker, candidates: Sequence[Worker], gate: int | None

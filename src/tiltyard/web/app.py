@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -27,11 +28,14 @@ from tiltyard.arena.transcript import Limits
 from tiltyard.client import ModelClient
 from tiltyard.errors import TiltyardError
 from tiltyard.events.log import EventLog
+from tiltyard.governance.erasure import PERSON, REASON, Erasure
+from tiltyard.governance.erasure import erase as erase_subject
 from tiltyard.web.arena_api import ArenaApi
 from tiltyard.web.arena_pages import ArenaPages
 from tiltyard.web.failures import on_disconnect, on_http_error, on_tiltyard_error
 from tiltyard.web.language_page import language_routes
 from tiltyard.web.languages import Languages
+from tiltyard.web.my_data import EraseVoter, MyData
 from tiltyard.web.security import Guard
 from tiltyard.wire.hosts import LOOPBACK_NAMES
 
@@ -68,6 +72,7 @@ def create_web(
     sessions: SessionLimits | None = None,
     appends: AppendTimes | None = None,
     screening: Screening | None = None,
+    erase: EraseVoter | None = None,
     replay: str = REPLAY,
     collectors: Iterable[Collector] = (),
     allowed_hosts: Collection[str] = LOOPBACK_NAMES,
@@ -76,7 +81,7 @@ def create_web(
 
     `contestants` says who may be drawn now; `routes` are further pages (the leaderboard); `pairing` draws
     among them and `outages` says who rests, uniformly and with the defaults where left out;
-    `sessions` limits battles by the hour; `appends` takes in how long votes took to be durable; `screening` is what is done with personal data; `replay` is the
+    `sessions` limits battles by the hour; `appends` takes in how long votes took to be durable; `screening` is what is done with personal data; `erase` erases a voter who asks for it; `replay` is the
     command that a reveal shows, up to the battle's id, quoted for a shell; `collectors` are metrics for whoever serves them
     (`app.state.collectors`). The app's own lifespan ends the
     running battles; who mounts it under another app awaits `app.state.arena.close()`.
@@ -104,6 +109,7 @@ def create_web(
         routes=[
             *ArenaPages(arena, replay=replay).routes(),
             *ArenaApi(arena, replay=replay).routes(),
+            *MyData(arena, erase or _eraser(arena)).routes(),
             *routes,
             *language_routes(),
             Mount("/static", VersionedStaticFiles(directory=STATIC), name="static"),
@@ -119,3 +125,16 @@ def create_web(
     app.state.arena = arena
     app.state.collectors = tuple(collectors)
     return app
+
+
+def _eraser(arena: Arena) -> EraseVoter:
+    """Erases over the arena's own log, for an app that no server follows."""
+
+    async def erase_voter(voter: str) -> Erasure:
+        done = await asyncio.to_thread(
+            erase_subject, arena.log, voter, reason=REASON, by=PERSON, revocations=None, server_runs=False
+        )
+        await arena.forget(voter)
+        return done
+
+    return erase_voter

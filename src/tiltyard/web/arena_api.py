@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Literal
 
 import orjson
+from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from tiltyard.arena.battle import Arena
-from tiltyard.arena.consent import CONSENT_VERSION, CONSENT_WORDS, consent_digest
 from tiltyard.arena.reveal import reveal_of
 from tiltyard.arena.transcript import Battle
 from tiltyard.arena.voter import Voter
@@ -48,6 +48,8 @@ class OpenBody(Body):
     messages: list[Message]
     consent: str | None = None
     """Version of the text of consent that the voter agrees to; needed once."""
+    purposes: list[str] = Field(default_factory=list)
+    """With `consent`: what is allowed beside what the arena needs, `train` and `publish`."""
     pace: Pace = "as_written"
 
 
@@ -82,7 +84,6 @@ class ArenaApi:
         """All routes of the API."""
         one = BATTLES + "/{battle}"
         return [
-            Route("/api/arena/consent", self.consent, methods=["GET"]),
             Route(BATTLES, self.open, methods=["POST"]),
             Route(one + "/events", self.events, methods=["GET"]),
             Route(one + "/turns", self.turn, methods=["POST"]),
@@ -93,18 +94,6 @@ class ArenaApi:
             Route(one + "/withdraw", self.withdraw, methods=["POST"]),
             Route(one + "/share", self.share, methods=["POST"]),
         ]
-
-    async def consent(self, _request: Request) -> Response:
-        """Say what a voter agrees to, in the language of the request, and the version to send."""
-        language = spoken().tag
-        return json_response(
-            {
-                "version": CONSENT_VERSION,
-                "language": language,
-                "text": CONSENT_WORDS[language],
-                "digest": consent_digest(language),
-            }
-        )
 
     async def open(self, request: Request) -> Response:
         """Open a battle; the answers stream from its `events`."""
@@ -122,6 +111,7 @@ class ArenaApi:
             address=address_of(request),
             pace=body.pace,
             consent=body.consent,
+            purposes=body.purposes,
             language=spoken().tag,
         )
         response = json_response({"battle": battle.id, "vote_token": voter.vote_token(battle.id)}, status=201)

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 
 from tiltyard.arena.after_vote import link_secret, undo_ends_us
 from tiltyard.arena.battle import Arena
-from tiltyard.arena.consent import CONSENT_VERSION, CONSENT_WORDS
+from tiltyard.arena.consent import CONSENT_VERSION, CONSENT_WORDS, OFFERED, OFFERED_WORDS
 from tiltyard.arena.pacing import in_step
 from tiltyard.arena.pairing import different
 from tiltyard.arena.reveal import Reveal, reveal_of
@@ -86,6 +86,7 @@ class ArenaPages:
                 address=address_of(request),
                 pace=pace,
                 consent=form.get("consent"),
+                purposes=[one for one in OFFERED if f"allow_{one}" in form],
                 language=spoken().tag,
             )
         except TiltyardError as error:
@@ -202,6 +203,7 @@ class ArenaPages:
             limits=self._arena.limits,
             consent=None if await self._arena.consents.given(voter) else CONSENT_WORDS[spoken().tag],
             consent_version=CONSENT_VERSION,
+            offered=[(one, OFFERED_WORDS[spoken().tag][one]) for one in OFFERED],
             pace=pace,
             script_words=script_words(),
             error=error,

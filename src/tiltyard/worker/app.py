@@ -70,6 +70,7 @@ class WorkerDoors:
                 Route("/v1/models", self.models),
                 Route("/worker", self.status),
                 Route("/worker/drain", self.drain, methods=["POST"]),
+                Route("/worker/forget", self.forget, methods=["POST"]),
                 Route("/health", self.health),
                 Route("/ready", self.ready),
                 Route("/metrics", self.metrics),
@@ -193,6 +194,11 @@ class WorkerDoors:
         asyncio.get_running_loop().call_soon(service.drain)
         service.draining = True
         return _json(service.status())
+
+    async def forget(self, request: Request) -> Response:
+        """`POST /worker/forget`: drop every cached block of the tenant in `x-tiltyard-tenant`."""
+        tenant = request.headers.get(HEADER_TENANT) or "default"
+        return JSONResponse({"tenant": tenant, "blocks": await self._loaded().forget(tenant)})
 
     async def health(self, _: Request) -> Response:
         """`GET /health`: the process lives and its engine has not failed."""

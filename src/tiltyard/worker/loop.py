@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
@@ -42,8 +43,16 @@ class StepReport:
     ended_s: float
 
 
-Command: TypeAlias = tuple[EngineRequest | str, ...]
-"""Requests to submit and ids of requests to cancel, in order."""
+@dataclass(frozen=True, slots=True)
+class Forgetting:
+    """Asks the engine to drop a tenant's blocks; `done` hears how many there were, once no sequence holds any."""
+
+    tenant: str
+    done: Future[int]
+
+
+Command: TypeAlias = tuple[EngineRequest | str | Forgetting, ...]
+"""Requests to submit, ids of requests to cancel and tenants to forget, in order."""
 STOP: Command = ("stop",)
 NOTHING: Command = ("nothing",)
 
@@ -69,6 +78,8 @@ class EngineLoop:
         self._clock = clock
         self._commands: SimpleQueue[Command] = SimpleQueue()
         self._speed = 0.0
+        self._forgetting: list[tuple[Forgetting, int]] = []
+        """With the blocks that were dropped so far."""
         self.state = EngineState(seen_s=clock())
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
 
@@ -88,6 +99,12 @@ class EngineLoop:
     def cancel(self, request_ids: Sequence[str]) -> None:
         """Free these requests' blocks before the next step; unknown ids are ignored."""
         self._commands.put(tuple(request_ids))
+
+    def forget(self, tenant: str) -> Future[int]:
+        """Drop a tenant's blocks before the next step, and those that are in use as soon as they are not."""
+        asked = Forgetting(tenant, Future())
+        self._commands.put((asked,))
+        return asked.done
 
     def _main(self) -> None:
         clean = False
@@ -122,8 +139,20 @@ class EngineLoop:
         for item in command:
             if isinstance(item, EngineRequest):
                 self._engine.submit(item)
+            elif isinstance(item, Forgetting):
+                self._forgetting.append((item, 0))
+                self._forget()
             else:
                 self._engine.cancel(item)
+
+    def _forget(self) -> None:
+        asked, self._forgetting = self._forgetting, []
+        for one, before in asked:
+            taken, left = self._engine.forget(one.tenant)
+            if left:
+                self._forgetting.append((one, before + taken))
+            else:
+                one.done.set_result(before + taken)
 
     def _step(self) -> None:
         started = self._clock()
@@ -133,6 +162,8 @@ class EngineLoop:
             speed = result.batch_tokens / (ended - started)
             self._speed = speed if not self._speed else 0.9 * self._speed + 0.1 * speed
             self._engine.learn_speed(self._speed)
+        if self._forgetting:
+            self._forget()
         self._publish()
         self._deliver(StepReport(result, started, ended))
 

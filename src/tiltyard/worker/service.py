@@ -246,6 +246,10 @@ class WorkerService:
                 self._queued[live.answer.plan.terms.priority] -= 1
         self._tell_if_idle()
 
+    async def forget(self, tenant: str) -> int:
+        """Drop every cached block of a tenant; returns how many, once running answers hold none."""
+        return await asyncio.wrap_future(self._engine.forget(tenant))
+
     def drain(self) -> None:
         """Refuse new requests, finish the running ones, then call `on_idle`."""
         self.draining = True

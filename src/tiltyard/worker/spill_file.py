@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tiltyard.errors import ConfigurationError
+from tiltyard.errors import ConfigurationError, StorageFailed
 
 SMOOTHING = 0.1
 
@@ -69,6 +69,13 @@ class SpillFile:
         took = self._clock() - began
         self.load_s = took if not self.load_s else (1 - SMOOTHING) * self.load_s + SMOOTHING * took
         return data if len(data) == self._block_bytes else None
+
+    def wipe(self, slot: int) -> None:
+        """Overwrite a block; raises `StorageFailed` if the disk refuses it."""
+        try:
+            os.pwrite(self._file.fileno(), bytes(self._block_bytes), slot * self._block_bytes)
+        except OSError as error:
+            raise StorageFailed(f"a spilled block could not be overwritten: {error.strerror}") from error
 
     def close(self) -> None:
         """Give the file's space back."""

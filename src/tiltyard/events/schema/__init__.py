@@ -49,6 +49,7 @@ from tiltyard.events.schema.datasets import (
 from tiltyard.events.schema.evaluating import (
     EvalItemFailed,
     EvalItemFinished,
+    EvalItemReviewed,
     EvalRunFinished,
     EvalRunStarted,
     EvalVerdict,
@@ -135,6 +136,7 @@ __all__ = [
     "ErasureReceipted",
     "EvalItemFailed",
     "EvalItemFinished",
+    "EvalItemReviewed",
     "EvalRunFinished",
     "EvalRunStarted",
     "EvalVerdict",
@@ -249,6 +251,7 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     ReviewGiven,
     EvalRunStarted,
     EvalItemFinished,
+    EvalItemReviewed,
     EvalItemFailed,
     EvalRunFinished,
     VoteReviewed,

@@ -60,7 +60,7 @@ class ConsentWithdrawn(EventData):
 class DataTermsSet(EventData):
     """Written by the server at its start and by `tiltyard data terms`: what may be done with the words of a tenant, or of all."""
 
-    TYPE: ClassVar[str] = "tiltyard.data.terms_set.v1"
+    TYPE: ClassVar[str] = "tiltyard.data.terms.set.v1"
     scope: str
     """A tenant, a source of imports, one data subject, `arena` for its voters, or `*` for whoever has no terms of their own;
     also the event's subject."""
@@ -95,9 +95,7 @@ class ContentExpired(EventData):
     before_us: int
     """All words written before this moment, in microseconds since 1970."""
     contents: int
-    """How many vault rows were emptied."""
-    keys: int
-    """How many keys were destroyed, since nothing under them was left."""
+    """How many vault rows are emptied."""
 
 
 class MemoryPurged(EventData):
@@ -118,6 +116,8 @@ class MemoryPurged(EventData):
     """Workers that dropped their caches of past tokens."""
     blocks: int = 0
     """Blocks of those caches, in memory and spilled."""
+    unreached: tuple[str, ...] = ()
+    """Workers that could not be told: engines that are not ours, or that did not answer."""
 
 
 class ErasureReceipted(EventData):

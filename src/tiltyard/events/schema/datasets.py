@@ -66,7 +66,7 @@ class DatasetReleased(EventData):
     rows: int
     """How many rows it has."""
     key: str
-    """Fingerprint of the public key that signed it."""
+    """Public key that signed it: 32 bytes in hexadecimal."""
     by: str
     """Who released it."""
 
