@@ -67,9 +67,7 @@ def release(means: Means, plan: Plan, directory: Path, *, ruleset: str) -> Relea
                 _sync(path)
             out.rename(directory)
             shutil.rmtree(work)
-            return Released(
-                release_id(digest), directory, built.manifest, digest, means.log.public_key, was_there
-            )
+            return Released(release_id(digest), directory, built.manifest, digest, key, was_there)
     except OSError as error:
         raise StorageFailed(f"{error.filename or directory} cannot be written: {error.strerror}") from error
 
