@@ -55,9 +55,7 @@ async def resolve(client: ModelClient, name: str) -> Contender:
                 param="model",
             )
         if not behaviour.removeprefix("sha256:").startswith(digits):
-            others = [
-                one for one in entries.values() if (one.identity or "").startswith(f"sha256:{digits}")
-            ]
+            others = [one for one in entries.values() if (one.identity or "").startswith(f"sha256:{digits}")]
             if len({one.identity for one in others}) == 1 and others[0].identity is not None:
                 return Contender(others[0].id, others[0].identity, identified=True)
             raise Conflict(
