@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from eval_server import A, B
+from tiltyard.cli.main import main
 from tiltyard.errors import Conflict, InvalidRequest
 from tiltyard.evals.comparison import summarize
 from tiltyard.evals.evidence import read_evidence
@@ -178,6 +180,30 @@ async def test_samples_of_lm_eval_are_a_run(log: EventLog, tmp_path: Path) -> No
         read_lm_eval(path)
     (one,) = read_lm_eval(path, "acc").samples
     assert (one.turns, one.answers, one.score) == (("The capital of France is",), ("Paris",), 1.0)
+
+
+def test_the_command_says_what_it_took_and_the_run_is_listed_and_reported(tmp_path: Path) -> None:
+    path = inspect_log(tmp_path / "a.json", sample("a", "Paris.", "C"), sample("b", "Lyon.", "I"))
+
+    def cli(*words: str) -> str:
+        result = CliRunner().invoke(main, ["eval", *words, "--data", str(tmp_path)], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    said = cli("import", str(path))
+    run = said.split()[0]
+    assert (
+        "capitals, inspect_ai 0.3.285, score includes: 2 samples of openai-api/tiltyard/chat, by its own word; 2 are new"
+        in said
+    )
+    assert json.loads(cli("import", str(path), "--json")) == {
+        "run": run, "samples": 2, "appended": 0, "mean": 0.5, "identified": False, "left_out": {},
+    }  # fmt: skip
+    assert ", from inspect_ai 0.3.285" in cli("runs")
+    cli("report", run, "--out", str(tmp_path / "r"))
+    assert "imported includes" in (tmp_path / "r.md").read_text("utf-8")
+    cli("export", run, "--out", str(tmp_path / "r.eval"))
+    assert [one.score for one in read_inspect(tmp_path / "r.eval").samples] == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(
