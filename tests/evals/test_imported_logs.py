@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -182,6 +184,16 @@ async def test_samples_of_lm_eval_are_a_run(log: EventLog, tmp_path: Path) -> No
     assert (one.turns, one.answers, one.score) == (("The capital of France is",), ("Paris",), 1.0)
 
 
+def broken_zip() -> bytes:
+    """A log whose header is not what its check sum says."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("header.json", "x" * 500)
+    data = bytearray(file.getvalue())
+    data[45] ^= 0xFF
+    return bytes(data)
+
+
 def test_the_command_says_what_it_took_and_the_run_is_listed_and_reported(tmp_path: Path) -> None:
     path = inspect_log(tmp_path / "a.json", sample("a", "Paris.", "C"), sample("b", "Lyon.", "I"))
 
@@ -210,7 +222,9 @@ def test_the_command_says_what_it_took_and_the_run_is_listed_and_reported(tmp_pa
     ("name", "data", "said"),
     [
         ("x.eval", b"PK\x03\x04nothing", "is no log of Inspect"),
+        ("x.eval", broken_zip(), "header.json cannot be unpacked"),
         ("x.json", b'{"eval": 1', "not JSON"),
+        ("x.json", b'{"eval": ' + b"[" * 100_000, "not JSON"),
         ("x.json", b'{"eval": {}, "samples": {}}', "samples is missing, or no list"),
         ("samples_x_1.jsonl", b"[]", "line 1: not an object"),
         ("samples_x_1.jsonl", b'{"doc_id": 1}', "arguments.gen_args_0 is missing"),
