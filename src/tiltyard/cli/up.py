@@ -36,6 +36,7 @@ from tiltyard.governance.erasure import PERSON, REASON, Erasure, erase
 from tiltyard.release.reconciler import Reconciler
 from tiltyard.telemetry.arena_metrics import ArenaMetrics
 from tiltyard.web.app import create_web
+from tiltyard.web.data import data_routes
 from tiltyard.web.health import figures_of, health_routes
 from tiltyard.web.leaderboard import leaderboard_routes
 from tiltyard.web.my_data import EraseVoter
@@ -96,6 +97,7 @@ def make_pages(running: Running) -> Starlette:
                 *sensors,
                 *board,  # after the others below /leaderboard/: any word may be a board's name
                 *health_routes(health),
+                *data_routes(log),
                 *review_routes(recorded, reviewers(log)),
                 *feedback_routes(log, operators, redactors(running.settings)),
                 *releases.routes(),  # after the one above: any word may be a release's id
