@@ -11,7 +11,8 @@ import click
 from tiltyard.cli.data_consent import consent_command, terms_command
 from tiltyard.cli.data_credential import command as credential_command
 from tiltyard.cli.data_erase import erase_command, receipt_command
-from tiltyard.cli.data_release import release_, schema
+from tiltyard.cli.data_lineage import lineage, use
+from tiltyard.cli.data_release import release_, revoked, schema, verify
 from tiltyard.cli.data_retain import command as retain_command
 from tiltyard.errors import InvalidRequest
 from tiltyard.governance.redaction import Policy, Redactor
@@ -30,6 +31,10 @@ for verb in (
     receipt_command,
     retain_command,
     release_,
+    verify,
+    revoked,
+    lineage,
+    use,
     schema,
 ):
     command.add_command(verb)
