@@ -4,7 +4,7 @@ BIN := .venv/bin
 ARGS ?=
 JOBS ?= 2
 
-.PHONY: help up test conformance check format bench clean
+.PHONY: help up test conformance peers check format bench clean
 
 help:            ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -25,6 +25,10 @@ conformance:     ## other people's clients against the real model (npm's too, wh
 	@$(BIN)/tiltyard models pull
 	@if command -v npm >/dev/null; then npm install --no-save --no-package-lock --silent --prefix tests/conformance openai; fi
 	@$(BIN)/python -m pytest tests/conformance $(ARGS)
+
+peers:           ## real engines of others as workers: llama.cpp's server, and vLLM (TILTYARD_VLLM_PYTHON=...)
+	@$(PYTHON) tools/bootstrap.py web dev peers
+	@$(BIN)/python -m pytest tests/peers $(ARGS)
 
 check:           ## formatter, linter, types, room arrows
 	@$(PYTHON) tools/bootstrap.py web dev

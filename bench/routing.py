@@ -17,10 +17,13 @@ import heapq
 import itertools
 import json
 import random
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import vl_convert
 
 from tiltyard.engine.request import StepResult
 from tiltyard.fleet.registry import Registry
@@ -281,8 +284,8 @@ def _block(number: int) -> Sequence[int]:
 
 
 TRACES: dict[str, tuple[Callable[[Path, float, int], list[Arrival]], tuple[float, ...], int]] = {
-    "Azure conversations": (azure, (0.5, 0.6, 0.7, 0.8, 0.9), 800),
-    "Mooncake": (mooncake, (0.5, 0.75, 1.0, 1.25, 1.5), 1500),
+    "Azure conversations": (azure, (0.5, 0.6, 0.7, 0.8, 0.9), 600),
+    "Mooncake": (mooncake, (0.5, 0.75, 1.0, 1.25), 1000),
 }
 """How each is made, the rates to try (1: what the work costs without any cache, a worker's whole time), and how many requests."""
 
@@ -298,7 +301,11 @@ def measure(
             arrivals = make(data, load, count or most)
             runs[policy].append(replay_fleet(arrivals, POLICIES[policy]))
             run = runs[policy][-1]
-            print(f"  {trace} {load:.2f} {policy}: {run.goodput:.2f}/s, {run.attained:.0%}", flush=True)
+            print(
+                f"{trace} {load:.2f} {policy}: {run.goodput:.2f}/s, {run.attained:.0%}",
+                file=sys.stderr,
+                flush=True,
+            )
     return runs
 
 
@@ -340,7 +347,51 @@ def report(trace: str, runs: dict[str, list[Run]]) -> None:
     )
 
 
-if __name__ == "__main__":
+def plot(path: Path, measured: dict[str, dict[str, list[Run]]]) -> None:
+    """Draw goodput over the offered load, a panel a trace."""
+    values = [
+        {"trace": trace, "policy": policy, "load": load, "goodput": run.goodput}
+        for trace, runs in measured.items()
+        for policy, of in runs.items()
+        for load, run in zip(TRACES[trace][1], of, strict=True)
+    ]
+    specification = {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+        "background": "white",
+        "data": {"values": values},
+        "facet": {"column": {"field": "trace", "type": "nominal", "title": None}},
+        "resolve": {"scale": {"x": "independent", "y": "independent"}},
+        "spec": {
+            "width": 300,
+            "height": 220,
+            "mark": {"type": "line", "point": True},
+            "encoding": {
+                "x": {
+                    "field": "load",
+                    "type": "quantitative",
+                    "title": "offered load (1: the work without any cache)",
+                    "scale": {"zero": False},
+                },
+                "y": {
+                    "field": "goodput",
+                    "type": "quantitative",
+                    "title": "requests a second within the objective",
+                },
+                "color": {
+                    "field": "policy",
+                    "type": "nominal",
+                    "title": None,
+                    "sort": [*POLICIES],
+                    "scale": {"range": ["#0b5fff", "#8a8f98", "#c2a46b", "#2f9e63", "#c0504d"]},
+                },
+            },
+        },
+    }
+    path.write_text(vl_convert.vegalite_to_svg(specification), encoding="utf-8")
+
+
+def main() -> None:
+    """Measure and report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data")
     parser.add_argument("--count", type=int, help="requests of each trace")
@@ -348,5 +399,15 @@ if __name__ == "__main__":
     parser.add_argument("--policy", action="append", choices=POLICIES)
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
-    for name in [options.trace] if options.trace else TRACES:
-        report(name, measure(data_folder(options.data), name, options.policy or [*POLICIES], options.count))
+    measured = {
+        name: measure(data_folder(options.data), name, options.policy or [*POLICIES], options.count)
+        for name in ([options.trace] if options.trace else TRACES)
+    }
+    for name, runs in measured.items():
+        report(name, runs)
+    if options.plot is not None:
+        plot(options.plot, measured)
+
+
+if __name__ == "__main__":
+    main()

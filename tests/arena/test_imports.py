@@ -446,3 +446,29 @@ def test_an_import_that_was_killed_counts_nowhere_and_goes_on_where_it_was(tmp_p
         assert [batch.batch for batch in batches if isinstance(batch, VotesImported)] == [1, 2, 3, 4, 5, 6, 7]
         assert [row.line for row in log.imported_votes(done.import_id)] == list(range(2, 6_502))
         assert imported_board(log, ["others"]).votes.counts.counts.tolist() == [[3_250, 0, 3_250, 0]]
+
+
+def csv_file(folder: Path, *rows: str) -> Path:
+    file = folder / "votes.csv"
+    file.write_text("\n".join(("id,model_a,model_b,winner", *rows)) + "\n", encoding="utf-8")
+    return file
+
+
+def test_one_battle_with_two_outcomes_is_a_mistake_of_the_file_and_not_its_first_row(
+    log: EventLog, tmp_path: Path
+) -> None:
+    file = csv_file(tmp_path, "1,plum,quince,model_a", "1,plum,quince,model_b", "2,plum,quince,tie")
+    with pytest.raises(InvalidRequest, match="the vote of line 2 again, with another outcome"):
+        import_votes(log, file, terms("csv"))
+    done = import_votes(log, file, terms("csv"), bad_rows="count")
+    assert [(one.reason, one.rows, one.first_line) for one in done.finished.refused] == [
+        ("contradicted", 1, 3)
+    ]
+    assert done.finished.votes == 2
+
+
+def test_a_vote_that_comes_again_with_its_sides_exchanged_is_one_vote(log: EventLog, tmp_path: Path) -> None:
+    file = csv_file(tmp_path, "1,plum,quince,model_a", "1,quince,plum,model_b", "1,plum,quince,model_a")
+    done = import_votes(log, file, terms("csv"))
+    assert [(one.reason, one.rows) for one in done.finished.refused] == [("repeated", 2)]
+    assert done.finished.votes == 1

@@ -23,6 +23,7 @@ from tiltyard.events.schema import (
     LeaderboardPublished,
     VoteCast,
     VoteReviewed,
+    VotesImported,
     VoteWithdrawn,
 )
 from tiltyard.identity.canonical import digest_of, digest_of_json
@@ -156,6 +157,13 @@ def test_a_board_of_an_imported_file_of_real_votes_is_published_and_outlives_the
     row = json.loads(run("votes", "list", "--json", *data).output.splitlines()[0])
     run("votes", "withdraw", row["import"], "--reason", "a mistake", *data)
     assert run("replay", "leaderboard", name, *data).output == output
+
+    with sqlite3.connect(tmp_path / "log.db") as tables:
+        tables.execute("update imported_votes set choice = 'a'")  # tables are not what is replayed
+    assert run("replay", "leaderboard", name, *data).output == output
+    tamper(tmp_path, lambda text: text.replace('"choice":"b"', '"choice":"a"', 1), VotesImported.TYPE)
+    replayed = run("replay", "leaderboard", name, *data, status=3).output
+    assert "the votes are not those that were counted" in replayed
 
 
 def test_the_board_that_is_printed_has_the_name_under_which_it_is_published(folder: Path) -> None:

@@ -13,7 +13,7 @@ from tiltyard.evals.checks import KINDS, Check, Language
 from tiltyard.evals.contamination import similarity
 from tiltyard.evals.instructions import RULES, follows, follows_loosely
 from tiltyard.evals.item import Item
-from tiltyard.evals.marking import Graded, Marker
+from tiltyard.evals.marking import Graded, Marker, Origin
 from tiltyard.evals.pii import found_in
 from tiltyard.evals.text_checks import check_language
 from tiltyard.evals.verdict import Verdict, combined
@@ -21,11 +21,13 @@ from tiltyard.evals.verdict import Verdict, combined
 CHECKS: TypeAdapter[Check] = TypeAdapter(Check)
 FENCE = '```json\n{"a": 1}\n```'
 
+ORIGIN = Origin("k", "chat", "sha256:" + "a" * 64)
+
 
 async def mark(check: dict[str, object], text: str, calls: tuple[CalledFunction, ...] = ()) -> Verdict:
     item = Item.model_validate({"id": "a", "turns": ["x"], "checks": [check]})
     answer = ItemAnswer((TurnAnswer(text, calls, "stop"),))
-    (verdict,) = await Marker().mark(item, answer, key="k")
+    (verdict,) = await Marker().mark(item, answer, origin=ORIGIN)
     return verdict
 
 
@@ -121,8 +123,8 @@ async def test_a_judge_is_asked_with_the_rubric_and_its_silence_is_no_score() ->
         said = Graded(0.7, None, "Rating: [[7]]")
         asked: ClassVar[list[str]] = []
 
-        async def grade(self, check: object, item: Item, answer: ItemAnswer, *, key: str) -> Graded:
-            self.asked.append(f"{key} {item.id} {answer.at(-1).text}")
+        async def grade(self, check: object, item: Item, answer: ItemAnswer, *, origin: Origin) -> Graded:
+            self.asked.append(f"{origin.key} {item.id} {answer.at(-1).text}")
             return self.said
 
     judge = Judge()
@@ -136,10 +138,10 @@ async def test_a_judge_is_asked_with_the_rubric_and_its_silence_is_no_score() ->
     answer = ItemAnswer((TurnAnswer("hello"),))
     assert Marker(judge=judge).terms([item]) == {"judge": "sha256:judge"}
     assert Marker().terms([item]) == {"judge": None}
-    assert [one.score for one in await Marker(judge=judge).mark(item, answer, key="k")] == [0.7, 0.0]
+    assert [one.score for one in await Marker(judge=judge).mark(item, answer, origin=ORIGIN)] == [0.7, 0.0]
     assert judge.asked == ["k a hello"] * 2
     judge.said = Graded(None, "no_verdict", "downgrade: CI passes")
-    found = await Marker(judge=judge).mark(item, answer, key="k")
+    found = await Marker(judge=judge).mark(item, answer, origin=ORIGIN)
     assert [(one.score, one.code) for one in found] == [(None, "no_verdict")] * 2
 
 
@@ -153,7 +155,7 @@ async def test_the_likeliest_choice_is_taken_by_sum_or_by_token() -> None:
             "normalize": normalize,
         }
         item = Item.model_validate({"id": "a", "turns": ["x"], "checks": [check]})
-        (verdict,) = await Marker().mark(item, ItemAnswer((), {0: scored}), key="k")
+        (verdict,) = await Marker().mark(item, ItemAnswer((), {0: scored}), origin=ORIGIN)
         assert verdict.score == 1.0
     said = ItemAnswer((TurnAnswer("a", (CalledFunction("f", "{}"),), "stop"),), {1: scored})
     assert answer_of(said.to_json()) == said

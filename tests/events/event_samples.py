@@ -23,10 +23,12 @@ from tiltyard.events.schema import (
     DatasetUsed,
     EvalItemFailed,
     EvalItemFinished,
+    EvalItemReviewed,
     EvalRunFinished,
     EvalRunStarted,
     EvalVerdict,
     EventData,
+    FeedbackReviewed,
     GateJudged,
     GenerationFinished,
     IdentityRegistered,
@@ -227,6 +229,16 @@ def eval_events(run: str = "evr_1") -> list[EventData]:
             total_ms=4.0,
             tries=1,
         ),
+        EvalItemReviewed(
+            run=run,
+            item="dose-1",
+            item_digest=A,
+            behaviour=B,
+            sample=0,
+            reviewed=("itm_1",),
+            score=0.75,
+            verdicts=(EvalVerdict(kind="expert", score=0.75),),
+        ),
         EvalRunFinished(run=run, samples=1, scored=1, failed=0, mean=1.0, outputs_digest="hmac-sha256:2"),
     ]
 
@@ -363,6 +375,17 @@ def release_events() -> list[EventData]:
         ),
         ReleaseOrdered(release="rel_1", order="abort", index=0, by="ann", why="seen enough"),
         ReleaseEnded(release="rel_1", outcome="rolled_back", why="a gate failed"),
+        FeedbackReviewed(
+            feedback="fb_1",
+            kind="both_bad",
+            origin="1",
+            decision="reject",
+            set_name=None,
+            item=None,
+            item_digest=None,
+            by="ann",
+            why="not our subject",
+        ),
     ]
 
 

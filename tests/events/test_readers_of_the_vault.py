@@ -191,7 +191,7 @@ def files_that(matches: Callable[[ast.AST], bool]) -> set[str]:
 def test_nobody_but_the_log_opens_the_vault() -> None:
     def opens(node: ast.AST) -> bool:
         imports = isinstance(node, ast.ImportFrom) and node.module == "tiltyard.events.vault"
-        if imports and {name.name for name in node.names} - {"NewContent"}:
+        if imports and {name.name for name in node.names} - {"NewContent", "KEY_DAYS"}:
             return True
         return isinstance(node, ast.Attribute) and node.attr in {"_vault", "_plain", "decrypt"}
 

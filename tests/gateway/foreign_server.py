@@ -30,6 +30,7 @@ class ForeignServer:
             routes=[
                 Route("/v1/chat/completions", self.answer, methods=["POST"]),
                 Route("/v1/completions", self.answer, methods=["POST"]),
+                Route("/{path:path}", self.door, methods=["POST"]),
                 Route("/{path:path}", self.question),
             ]
         )
@@ -42,6 +43,13 @@ class ForeignServer:
         if self._refused(request):
             return Response(b'{"error": "Unauthorized"}', 401)
         return Response(status_code=404) if reply is None else Response(reply["text"], reply["status"])
+
+    async def door(self, request: Request) -> Response:
+        """A request for anything but an answer."""
+        self.asked.append(orjson.loads(await request.body()))
+        self.headers.append(dict(request.headers))
+        reply = self.replies[request.url.path]
+        return Response(reply["text"], reply["status"], media_type="application/json")
 
     async def answer(self, request: Request) -> Response:
         """A request for an answer."""

@@ -15,8 +15,10 @@ import orjson
 import pytest
 import uvicorn
 from foreign_server import ForeignServer
-from gateway_stage import served
+from gateway_stage import served, worker_spec
+from stand_in_worker import StandIn
 
+from tiltyard.errors import ModelRejected
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     EventData,
@@ -31,7 +33,10 @@ from tiltyard.fleet.membership import Membership
 from tiltyard.fleet.records import FleetRecorder
 from tiltyard.fleet.registry import Registry
 from tiltyard.gateway.app import create_gateway
+from tiltyard.identity.store import IdentityStore
+from tiltyard.ops.replay import Replayer
 from tiltyard.router.router import Router
+from tiltyard.worker.host import HostSettings
 
 PATIENCE_S = 20
 VLLM, LLAMA = "vllm-0.32.0", "llama.cpp-2026.10"
@@ -73,7 +78,7 @@ async def house(directory: Path, clock: Callable[[], float] = time.monotonic) ->
     """A gateway without workers of its own, that follows its log."""
     with EventLog.open(directory / "log.db", keys=directory / "keys.db") as log:
         registry = Registry(clock=clock)
-        registry.before_serving = FleetRecorder(log).joined
+        registry.before_serving = FleetRecorder(log, IdentityStore(directory / "identities")).joined
         membership = Membership(registry)
         membership.look(log)
         router = Router(registry)
@@ -152,9 +157,19 @@ async def test_an_added_engine_answers_in_its_words_and_is_recorded_as_declared(
         assert (event.worker, event.prompt_tokens, event.completion_tokens) == ("w0", 7, 4)
         assert event.sampling.temperature == 0.5
         assert event.time_to_first_token_ms is not None
-        kept = orjson.loads(running.log.read_content(event.response))["choices"][0]
+        kept = orjson.loads(running.log.own_words("test").read(event.response))["choices"][0]
         assert kept["token_ids"] == [50, 198, 206, 49]
         assert running.router.loads.requests == 0
+        kept_manifest = IdentityStore(tmp_path / "identities").get_behaviour(event.behaviour)
+        assert kept_manifest == registered.behaviour_manifest
+        replayer = Replayer(
+            running.log,
+            IdentityStore(tmp_path / "identities"),
+            lambda _: tmp_path,
+            settings=HostSettings(threads=1),
+        )
+        with pytest.raises(ModelRejected, match=r"answered by vllm 0\.32\.0, which promises no bits"):
+            [*replayer.replay(event.generation)]
         (shown,) = (await running.http.get("/v1/fleet")).json()["data"]
         assert (shown["kind"], shown["version"], shown["state"]) == ("vllm", "0.32.0", "ready")
         assert (shown["verified"], shown["requests"], shown["unfinished_tokens"]) == (False, 0, 0)
@@ -282,3 +297,42 @@ async def test_a_server_that_stops_answering_loses_its_lease(tmp_path: Path) -> 
         server.up = True
         await running.serving("it", 1)
         assert (await running.ask("it")).status_code == 200
+
+
+async def test_other_doors_are_passed_on_where_the_engine_has_them(tmp_path: Path) -> None:
+    server = ForeignServer(VLLM)
+    server.replies["/tokenize"] = {"status": 200, "text": '{"count":1,"max_model_len":512,"tokens":[259]}'}
+    vectors = {"object": "list", "model": "tiny", "data": [{"index": 0, "embedding": [0.6, 0.8]}]}
+    server.replies["/v1/embeddings"] = {
+        "status": 200, "text": orjson.dumps({**vectors, "usage": {"prompt_tokens": 3, "total_tokens": 3}}).decode(),
+    }  # fmt: skip
+    async with added(tmp_path, [server]) as running:
+        counted = await running.http.post("/tokenize", json={"model": "it", "prompt": "the"})
+        assert (counted.status_code, counted.json()["tokens"]) == (200, [259])
+        assert server.asked[-1]["model"] == "tiny"
+        embedded = await running.http.post("/v1/embeddings", json={"model": "it", "input": "the"})
+        assert (embedded.status_code, embedded.json()["model"]) == (200, "it")
+        assert not [name for name in server.headers[-1] if name.startswith("x-tiltyard")]
+        body = {"model": "it", "messages": [{"role": "user", "content": "x"}]}
+        refused = await running.http.post("/render", json=body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_parameter")
+        server.replies["/v1/embeddings"]["text"] = "{}"
+        broken = await running.http.post("/v1/embeddings", json={"model": "it", "input": "the"})
+        assert (broken.status_code, broken.json()["error"]["code"]) == (502, "stream_unreadable")
+        assert running.router.loads.requests == 0
+
+
+async def test_a_worker_of_ours_elsewhere_is_one_of_the_fleet(tmp_path: Path) -> None:
+    stand_in = StandIn(worker_spec("far", tmp_path))
+    with served(stand_in.app) as url:
+        async with house(tmp_path) as running:
+            await running.tell(
+                WorkerAdded(worker="far", url=url, engine="tiltyard", identities={"plain": "plain"}, by="t")
+            )
+            await running.serving("plain", 1)
+            assert (await running.ask("plain")).status_code == 200
+            assert stand_in.served
+            (shown,) = (await running.http.get("/v1/fleet")).json()["data"]
+            assert (shown["kind"], shown["verified"], shown["added"]) == ("tiltyard", True, True)
+            (event,) = running.happened(GenerationFinished)
+            assert event.prompt_token_digest is not None

@@ -11,6 +11,7 @@ from tiltyard.client import ModelClient
 from tiltyard.errors import InvalidRequest
 from tiltyard.evals.answer import ItemAnswer, TurnAnswer
 from tiltyard.evals.item import Item
+from tiltyard.evals.marking import Origin
 from tiltyard.events.log import EventLog
 from tiltyard.judge.judges import find_judge
 from tiltyard.judge.judgments import read_lines
@@ -22,6 +23,10 @@ ITEM = Item.model_validate({
 })  # fmt: skip
 
 
+def origin(key: str) -> Origin:
+    return Origin(key, "chat", "sha256:" + "a" * 64)
+
+
 def answer(text: str) -> ItemAnswer:
     return ItemAnswer((TurnAnswer("The Rhine."), TurnAnswer(text)))
 
@@ -30,12 +35,12 @@ async def test_a_check_is_graded_once_for_each_key_and_is_in_no_rate_of_the_judg
     with standing_in(lambda body: "[[10]]" if "It is 42." in user_text(body) else "Hm.") as server:
         async with ModelClient(server.url) as client:
             grader = JudgeGrader(log, client, await find_judge(client, "m"))
-            right = await grader.grade(ITEM.checks[0], ITEM, answer("It is 42."), key="eval-1")  # type: ignore[arg-type]
-            wrong = await grader.grade(ITEM.checks[0], ITEM, answer("It is 41."), key="eval-2")  # type: ignore[arg-type]
-            again = await grader.grade(ITEM.checks[0], ITEM, answer("It is 42."), key="eval-1")  # type: ignore[arg-type]
+            right = await grader.grade(ITEM.checks[0], ITEM, answer("It is 42."), origin=origin("eval-1"))  # type: ignore[arg-type]
+            wrong = await grader.grade(ITEM.checks[0], ITEM, answer("It is 41."), origin=origin("eval-2"))  # type: ignore[arg-type]
+            again = await grader.grade(ITEM.checks[0], ITEM, answer("It is 42."), origin=origin("eval-1"))  # type: ignore[arg-type]
             assert len(server.seen) == 2
             with pytest.raises(InvalidRequest, match="compares two answers"):
-                await grader.grade(ITEM.checks[1], ITEM, answer("x"), key="eval-3")  # type: ignore[arg-type]
+                await grader.grade(ITEM.checks[1], ITEM, answer("x"), origin=origin("eval-3"))  # type: ignore[arg-type]
     assert (right.score, right.code, right.why) == (1.0, None, "[[10]]")
     assert (wrong.score, wrong.code, wrong.why) == (None, "no_verdict", "Hm.")
     assert again == right

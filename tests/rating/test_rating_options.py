@@ -145,3 +145,18 @@ def test_each_window_is_rated_alone() -> None:
     assert [rated.counts.votes for _, rated in windows] == [100, 100, 100]
     alone = fit(cast.select(np.arange(300) >= 200).counts)
     np.testing.assert_array_equal(windows[-1][1].ratings.ratings, alone.ratings)
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"ridge": float("nan")}, "ridge"),
+        ({"ridge": -1.0}, "ridge"),
+        ({"seed": 10**23}, "seed"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_a_number_that_no_event_could_hold_is_refused_by_name(given: dict[str, float], param: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        RatingOptions(**given)  # type: ignore[arg-type]
+    assert refused.value.param == param

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -64,6 +65,7 @@ class Requests(RuleBasedStateMachine):
 
     @invariant()
     def counted_are_exactly_the_live_requests(self) -> None:
+        """llm-d-router #2295: live entries were reaped by age; Ray #61551: dead ones stayed."""
         assert self.loads.requests == len(self.live)
         for worker in WORKERS:
             entries = [entry for at, entry, _ in self.live if at == worker]
@@ -77,8 +79,8 @@ class Requests(RuleBasedStateMachine):
         assert self.loads.requests == 0
 
 
-class TestRequests(Requests.TestCase):
-    """llm-d-router #2295: live entries were reaped by age; Ray #61551: dead ones stayed."""
+TestRequests = Requests.TestCase
+TestRequests.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
 
 
 def test_a_prompt_is_released_at_the_first_token_and_the_answer_as_it_comes() -> None:

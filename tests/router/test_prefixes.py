@@ -89,6 +89,16 @@ def test_the_next_turn_goes_to_the_worker_that_holds_the_conversation(router: Ro
     assert (other.worker.name != route.worker.name, other.cached_tokens) == (True, 0)
 
 
+def test_a_worker_that_was_started_again_is_taken_to_know_nothing(router: Router) -> None:
+    prompt = beginning(text("question ", 8))
+    route = router.choose("plain", prompt=prompt)
+    with router.sending(route, prompt):
+        pass
+    name = route.worker.name
+    router.registry.announce(name, f"http://{name}", status(name, "plain", kv_blocks_total=4096))
+    assert router.choose("plain", prompt=prompt).cached_tokens == 0
+
+
 def test_a_session_whose_worker_is_gone_goes_where_most_of_it_is_cached(router: Router) -> None:
     registry = router.registry
     registry._hosts |= {"three"}

@@ -27,7 +27,7 @@ from tiltyard.events.schema import (
     VoteCast,
     VoteWithdrawn,
 )
-from tiltyard.identity.canonical import digest_of
+from tiltyard.identity.canonical import digest_of_json
 from tiltyard.rating.admission import Window
 from tiltyard.rating.ruleset import Ruleset
 from tiltyard.web.languages import LANGUAGES
@@ -680,8 +680,10 @@ def test_consent_comes_before_the_first_question_once_and_with_its_words(yard: Y
     (event,) = yard.log.read(types=[ConsentGiven])
     assert event.sequence == 1
     assert isinstance(event.data, ConsentGiven)
-    assert (event.data.version, event.data.language) == ("1", "zh-Hant")
-    assert event.data.wording == asked["digest"] == digest_of(asked["text"].encode())
+    assert (event.data.version, event.data.language) == ("2", "zh-Hant")
+    shown = {"text": asked["text"], "offered": asked["offered"]}
+    assert event.data.wording == asked["digest"] == digest_of_json(shown)
+    assert event.data.purposes == ("serve", "evaluate")
 
 
 def test_consent_is_known_to_another_process(open_yard: Callable[..., Yard]) -> None:
@@ -699,7 +701,8 @@ def test_changed_words_of_consent_need_a_new_version() -> None:
 
 
 WORDS_OF_VERSION = {
-    "1": {"en": "sha256:7524161c87e1", "zh-Hant": "sha256:0eb0efaff605", "zh-Hans": "sha256:1e65751e1fc4"}
+    "1": {"en": "sha256:7524161c87e1", "zh-Hant": "sha256:0eb0efaff605", "zh-Hans": "sha256:1e65751e1fc4"},
+    "2": {"en": "sha256:876ab87c3c57", "zh-Hant": "sha256:0e4377f46dd2", "zh-Hans": "sha256:2b37480ee91b"},
 }
 """Digests by version: who changes the words adds a version here, and all voters are asked again."""
 

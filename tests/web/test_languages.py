@@ -105,7 +105,7 @@ def test_no_english_is_left_on_a_page(yard: Yard, tag: str) -> None:
     with yard.visitor(cookie=f"tiltyard_language={tag}") as visitor:
         pages = [visitor.get("/").text, visitor.get("/nowhere").text]
         # the voter's cookie by hand: httpx2 sends this header in place of its own jar
-        reply = visitor.post("/battles", data={"content": "問", "consent": "1"})
+        reply = visitor.post("/battles", data={"content": "問", "consent": "2"})
         visitor.headers["cookie"] += "; " + reply.headers["set-cookie"].partition(";")[0]
         battle = reply.headers["location"]
         api = f"/api/arena{battle}"
@@ -122,6 +122,8 @@ def test_no_english_is_left_on_a_page(yard: Yard, tag: str) -> None:
         pages.append(visitor.get(battle).text)
         assert gettext_in(tag, "You took your vote back") in pages[-1]
         pages += [visitor.get("/arena/health").text, visitor.get("/leaderboard/sensors").text]
+        pages.append(visitor.get("/my-data").text)
+        pages.append(visitor.post("/my-data/delete", data={"sure": "yes"}).text.partition("<pre")[0])
     for page in pages:
         assert english_in(page) == []
 

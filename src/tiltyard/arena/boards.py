@@ -25,7 +25,8 @@ from tiltyard.arena.answer_traits import LACKING, AnswerTraits
 from tiltyard.arena.importing.board import imported_board
 from tiltyard.arena.recorded_votes import RecordedVoteRow, RecordedVotes
 from tiltyard.errors import InvalidRequest
-from tiltyard.events.log import EventLog
+from tiltyard.events.import_replay import imports_from_events
+from tiltyard.events.imported import ImportQueries
 from tiltyard.identity.canonical import Json
 from tiltyard.identity.manifest import Frozen
 from tiltyard.rating.admission import MICROSECONDS_PER_DAY, Window
@@ -186,7 +187,8 @@ class Boards:
         )
         if known.sources:
             sources = Sources(known.sources, known.judge, known.same_names, known.imports)
-            return board_of_sources(self.recorded.log, sources, question)
+            with imports_from_events(self.recorded.log, known.imports or ()) as raw:
+                return board_of_sources(raw, sources, question)
         return self._make(question, until_us=known.until_us, read_to=known.read_to, ruleset=ruleset)
 
     def _make(self, question: Question, *, until_us: int | None, read_to: int, ruleset: Ruleset) -> Board:
@@ -236,7 +238,7 @@ class Boards:
         return Board(leaderboard, rated, votes, last_time_us, read_to)
 
 
-def board_of_sources(log: EventLog, sources: Sources, question: Question) -> Board:
+def board_of_sources(log: ImportQueries, sources: Sources, question: Question) -> Board:
     """Rate imported votes; windows end and ages are taken when the newest of them was cast. Raises as `imported_board`."""
     read = imported_board(
         log,

@@ -93,11 +93,11 @@ class Turn:
     attempt: int
     message: str
     message_ref: ContentRef
-    found: Mapping[str, int] = field(default_factory=dict)
-    """Personal data that was found in the message, by kind; under the policy `redact` placeholders stand for it."""
     answers: dict[Side, Answer] = field(default_factory=lambda: {"a": Answer(), "b": Answer()})
     settled: bool = False
     """Both sides have ended and the log knows it."""
+    found: Mapping[str, int] = field(default_factory=dict)
+    """Personal data that was found in the message, by kind; under the policy `redact` placeholders stand for it."""
 
     @property
     def complete(self) -> bool:

@@ -9,6 +9,7 @@ from typing import TextIO, get_args
 import click
 
 from tiltyard.cli.data_consent import consent_command, terms_command
+from tiltyard.cli.data_credential import command as credential_command
 from tiltyard.cli.data_erase import erase_command, receipt_command
 from tiltyard.cli.data_lineage import lineage, use
 from tiltyard.cli.data_release import release_, revoked, schema, verify
@@ -24,6 +25,7 @@ def command() -> None:
 
 for verb in (
     consent_command,
+    credential_command,
     terms_command,
     erase_command,
     receipt_command,

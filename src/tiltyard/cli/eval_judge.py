@@ -13,7 +13,7 @@ from tiltyard.evals.answer import ItemAnswer
 from tiltyard.evals.asking import SUBJECT
 from tiltyard.evals.checks import Expert, Rubric
 from tiltyard.evals.item import Item
-from tiltyard.evals.marking import Graded
+from tiltyard.evals.marking import Graded, Origin
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import JudgmentMade
 from tiltyard.judge.items import Item as JudgedItem
@@ -71,7 +71,9 @@ class JudgeGrader:
         """The judge's digest."""
         return self._judge.digest
 
-    async def grade(self, check: Rubric | Expert, item: Item, answer: ItemAnswer, *, key: str) -> Graded:
+    async def grade(
+        self, check: Rubric | Expert, item: Item, answer: ItemAnswer, *, origin: Origin
+    ) -> Graded:
         """Have an answer judged, unless the log has the judgment; raises `InvalidRequest` for a rubric of pairs."""
         if isinstance(check, Expert):
             return Graded(None, "no_review")
@@ -79,7 +81,7 @@ class JudgeGrader:
         judged = JudgedItem(
             id=item.id,
             turns=item.turns,
-            sides={"a": JudgedAnswer(tuple(turn.text for turn in answer.turns), key)},
+            sides={"a": JudgedAnswer(tuple(turn.text for turn in answer.turns), origin.key)},
             reference=(item.reference,) * len(item.turns)
             if item.reference and rubric.needs_reference
             else (),

@@ -60,6 +60,8 @@ def describe(progress: Progress, seconds: float) -> str:
         parts.append(f"score {sum(progress.scores) / len(progress.scores):.1%}")
     if progress.unscored:
         parts.append(f"{progress.unscored} unscored")
+    if progress.awaiting:
+        parts.append(f"{progress.awaiting} await experts")
     if progress.failed:
         parts.append(f"{progress.failed} failed")
     fresh = progress.done - progress.resumed

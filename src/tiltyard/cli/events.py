@@ -35,9 +35,11 @@ from tiltyard.events.schema import (
     DatasetUsed,
     EvalItemFailed,
     EvalItemFinished,
+    EvalItemReviewed,
     EvalRunFinished,
     EvalRunStarted,
     EventData,
+    FeedbackReviewed,
     GateJudged,
     GenerationFinished,
     IdentityRegistered,
@@ -306,6 +308,8 @@ def _gist(data: EventData) -> str:
             return f"{data.order} in stage {data.index + 1}, by {data.by}: {data.why}"
         case ReleaseEnded():
             return f"{data.outcome}: {data.why}"
+        case FeedbackReviewed():
+            return f"{data.kind}: {data.decision}{f' for {data.set_name}' if data.set_name else ''}, by {data.by}: {data.why}"
         case DatasetRowsReleased():
             return f"rows {data.place + 1} to {data.place + len(data.rows)}"
         case DatasetReleased():
@@ -319,6 +323,9 @@ def _gist(data: EventData) -> str:
         case EvalItemFinished():
             said = "unscored" if data.score is None else f"{data.score:g}"
             return f"{data.item}, sample {data.sample}: {said}, {data.completion_tokens} tokens"
+        case EvalItemReviewed():
+            said = "unscored" if data.score is None else f"{data.score:g}"
+            return f"{data.item}, sample {data.sample}: {said}, as experts decided"
         case EvalItemFailed():
             return f"{data.item}, sample {data.sample}: {data.error}"
         case EvalRunFinished():

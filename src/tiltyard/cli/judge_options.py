@@ -9,6 +9,7 @@ from typing import Final
 
 import click
 
+from tiltyard.cli.eval_experts import expert_items
 from tiltyard.cli.settings import load_settings
 from tiltyard.errors import InvalidRequest
 from tiltyard.events.log import EventLog
@@ -17,6 +18,8 @@ from tiltyard.judge.items import ItemSet, read_items
 
 BATTLES: Final = "battles"
 """Instead of a file: the arena's battles in the log."""
+RUNS: Final = "evals"
+"""Instead of a file: answers of fixed sets that experts are asked about; `evr_…`: those of one run."""
 share_option = click.option(
     "--share-words", is_flag=True, help="Battles may go to a server that is no tiltyard."
 )
@@ -34,7 +37,9 @@ def check_sharing(items: str, url: str, *, ours: bool, share_words: bool) -> Non
 
 
 def items_of(log: EventLog, where: str) -> ItemSet:
-    """Items of a file, or of the arena."""
+    """Items of a file, of the arena, or answers of a fixed set that wait for experts or have been before them."""
+    if where == RUNS or where.startswith("evr_"):
+        return expert_items(log, None if where == RUNS else where)
     if where != BATTLES:
         return read_items(Path(where))
     found = battle_items(log)

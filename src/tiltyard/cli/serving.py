@@ -21,7 +21,14 @@ from starlette.types import ASGIApp
 from tiltyard import __version__
 from tiltyard.cli.address import OneAddress, is_loopback, is_wildcard, listen, refuse_strangers
 from tiltyard.cli.forgetting import forget_erased
-from tiltyard.cli.launching import Rolls, autoscaler_of, launcher_of, replicas_at_start, waiting_room
+from tiltyard.cli.launching import (
+    Rolls,
+    add_static,
+    autoscaler_of,
+    launcher_of,
+    replicas_at_start,
+    waiting_room,
+)
 from tiltyard.cli.progress import progress_on
 from tiltyard.cli.screening import screens
 from tiltyard.cli.settings import Settings
@@ -30,6 +37,7 @@ from tiltyard.cli.workers import (
     fetch_models,
     prepare_data_directory,
     sole_server_of,
+    starts_workers,
     worker_specs,
 )
 from tiltyard.client import ModelClient
@@ -44,6 +52,7 @@ from tiltyard.gateway.app import create_gateway
 from tiltyard.gateway.connection import CarefulConnection, CarefulSocket
 from tiltyard.governance.retention import retain_regularly
 from tiltyard.governance.terms import record_terms
+from tiltyard.identity.store import IdentityStore
 from tiltyard.router.ledger import Ledger, MemoryLedger
 from tiltyard.router.redis_ledger import RedisLedger
 from tiltyard.router.router import Router
@@ -75,11 +84,6 @@ MakePages = Callable[[Running], Starlette]
 
 def serve(settings: Settings, *, host: str | None, port: int | None, make_pages: MakePages | None) -> None:
     """Serve until Ctrl-C or SIGTERM; raises a `TiltyardError` when something keeps it from starting."""
-    if not settings.identities and not settings.file.router.added_identities:
-        raise ConfigurationError(
-            f"{settings.shown}: there is nothing to serve; declare an identity, or name those of added engines in "
-            "router.added_identities"
-        )
     check_machine(settings)
     check_exposure(
         settings,
@@ -94,8 +98,11 @@ def serve(settings: Settings, *, host: str | None, port: int | None, make_pages:
         say(f"tiltyard {__version__}  settings {settings.path or 'as shipped'}")
         prepare_data_directory(settings)
         with sole_server_of(settings.data_dir):
-            paths = fetch_models(settings, progress_on())
-            specs = worker_specs(settings, paths)
+            specs = (
+                worker_specs(settings, fetch_models(settings, progress_on()))
+                if starts_workers(settings)
+                else []
+            )
             with (
                 EventLog.open(settings.log_place, keys=settings.keys_place) as log,
                 asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
@@ -135,7 +142,7 @@ async def serve_until_told(
     keeping: list[asyncio.Task[None]] = []
     with told_by_signals(told) as again, Rolls() as rolls:
         registry = Registry()
-        recorder = FleetRecorder(log)
+        recorder = FleetRecorder(log, IdentityStore(settings.identity_dir))
         registry.before_serving = recorder.joined
         membership = Membership(registry)
         client = ModelClient(
@@ -157,6 +164,7 @@ async def serve_until_told(
                 return
             start.result()
             membership.look(log)
+            add_static(settings, registry)
             await registry.refresh()
             keeping.append(asyncio.create_task(membership.watch(log)))
             show_workers(registry)
@@ -350,6 +358,7 @@ def show_doors(settings: Settings, url: str, *, arena: bool, closed: bool) -> No
     if arena:
         say(f"  arena    {url}/")
         say(f"  board    {url}/leaderboard")
+        say(f"  releases {url}/releases")
     key = "a key of `tiltyard keys create`" if closed else "any key"
     say(f'  OpenAI   {url}/v1  (model "{model}", {key})')
     say(f"  data     {settings.data_dir}")

@@ -113,6 +113,12 @@ def sole_server_of(data_dir: Path) -> Iterator[None]:
         yield
 
 
+def starts_workers(settings: Settings) -> bool:
+    """Whether workers are ever started here: a gateway alone needs no model's file."""
+    workers = settings.file.workers
+    return workers.replicas > 0 or workers.scaling is not None or not workers.at
+
+
 def fetch_models(settings: Settings, report: ProgressReport) -> dict[str, Path]:
     """Bring every model file that an identity needs; raises `FetchFailed`, `DigestMismatch`, `StorageFailed`."""
     needed = dict.fromkeys(identity.model for identity in settings.identities.values())
@@ -134,7 +140,12 @@ def worker_specs(settings: Settings, paths: Mapping[str, Path]) -> list[WorkerSp
         key = (identity.model, identity.quantization, identity.kv_precision, identity.rope_scaling)
         groups.setdefault(key, {})[name] = located(identity, settings.base_dir)
     if not groups:
-        raise ConfigurationError(f"{settings.path} declares no identities; add one under [identities.NAME]")
+        if settings.file.router.added_identities:
+            return []  # only engines of others, which are added
+        raise ConfigurationError(
+            f"{settings.shown} declares no identities; add one under [identities.NAME], or name those of added engines in "
+            "router.added_identities"
+        )
     options = settings.file.workers
     threads = options.threads if options.threads != "auto" else max(1, cores() // len(groups))
     run = settings.data_dir / "run"

@@ -193,11 +193,15 @@ class Rubric(OneAnswer):
 
 
 class Expert(OneAnswer):
-    """People's review under a form; unscored until it is there."""
+    """People's review: two blind ones, and an adjudication where they differ; unscored until it is there."""
 
     kind: Literal["expert"]
     form: Text
+    """Name or file of the rubric, of a single answer, that is their form."""
     role: Text
+    """Who may review it: reviewers who were named with this role."""
+    at_least: Number | None = Field(default=None, ge=0, le=1)
+    """The share of the form's scale from which the answer passes; left out: the share itself is the score."""
 
 
 Check: TypeAlias = Annotated[

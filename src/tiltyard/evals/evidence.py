@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import cast
 
@@ -13,11 +13,12 @@ import orjson
 from tiltyard.errors import ContentMissing, NotFound
 from tiltyard.evals.answer import ItemAnswer, answer_of
 from tiltyard.evals.item import Item
+from tiltyard.evals.record import awaits_experts, reviewed
 from tiltyard.evals.sets import read_item
 from tiltyard.evals.verdict import Verdict
 from tiltyard.events.log import EventLog
 from tiltyard.events.reading import Words
-from tiltyard.events.schema import EvalItemFailed, EvalItemFinished, EvalRunStarted
+from tiltyard.events.schema import EvalItemFailed, EvalItemFinished, EvalItemReviewed, EvalRunStarted
 from tiltyard.identity.canonical import Digest, Json, canonical_json, digest_of, digest_of_json
 
 
@@ -83,6 +84,11 @@ class RunEvidence:
         """The items that were answered, by id."""
         return {row.item.id: row.item for row in self.rows.values()}
 
+    @property
+    def awaiting(self) -> int:
+        """Samples that experts have to decide on."""
+        return sum(awaits_experts(row.event) for row in self.rows.values())
+
     def scores(self) -> dict[str, list[tuple[int, float]]]:
         """Samples with their scores, by item."""
         found: dict[str, list[tuple[int, float]]] = {}
@@ -105,7 +111,7 @@ def read_evidence(log: EventLog, run: str) -> RunEvidence:
     began = ended = stored.time_us
     last = stored.sequence
     words = log.words("evaluate", reader="evals/evidence")
-    for event in log.read(types=(EvalItemFinished, EvalItemFailed), subject=run):
+    for event in log.read(types=(EvalItemFinished, EvalItemReviewed, EvalItemFailed), subject=run):
         ended, last = event.time_us, event.sequence
         if isinstance(event.data, EvalItemFinished):
             try:
@@ -114,6 +120,10 @@ def read_evidence(log: EventLog, run: str) -> RunEvidence:
                 erased += 1
                 continue
             rows[event.data.item, event.data.sample] = row
+        elif isinstance(event.data, EvalItemReviewed):
+            at = event.data.item, event.data.sample
+            if at in rows:
+                rows[at] = _reviewed(rows[at], event.data)
         elif isinstance(event.data, EvalItemFailed):
             failures += 1
             failed.add((event.data.item, event.data.sample))
@@ -156,6 +166,16 @@ def repeats_of(log: EventLog, run: EvalRunStarted) -> list[EvalRunStarted]:
 def set_digest_of(items: Mapping[str, Item]) -> Digest:
     """As `EvalSet.digest`, of items read back."""
     return digest_of_json(sorted(item.digest for item in items.values()))
+
+
+def _reviewed(row: Row, review: EvalItemReviewed) -> Row:
+    verdicts = tuple(
+        Verdict(said.kind, said.score, said.code, f"decided by experts: {', '.join(review.reviewed)}")
+        if said.kind == "expert"
+        else before
+        for before, said in zip(row.verdicts, review.verdicts, strict=True)
+    )
+    return replace(row, event=reviewed(row.event, review), verdicts=verdicts)
 
 
 def _row(vault: Words, event: EvalItemFinished) -> Row:

@@ -38,8 +38,8 @@ from tiltyard.evals.text_checks import (
     check_numeric,
     check_regex,
 )
-from tiltyard.evals.verdict import Verdict
-from tiltyard.identity.canonical import Json
+from tiltyard.evals.verdict import AWAITING, Verdict
+from tiltyard.identity.canonical import Digest, Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,38 @@ class Graded:
     """Why there is no score: `no_verdict`, `cut`."""
     why: str = ""
     """The raw words."""
+    reviewed: str = ""
+    """Under which key experts' reviews are in the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an answer that is graded comes from; graders show none of it to whoever decides."""
+
+    key: str
+    """Names item, identity, settings and sample."""
+    alias: str
+    behaviour: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Reviewed:
+    """An answer's verdicts once experts were asked about it again."""
+
+    verdicts: tuple[Verdict, ...]
+    reviewed: tuple[str, ...]
+    """Under which keys the reviews are in the log."""
+
+    @property
+    def open(self) -> bool:
+        """Whether somebody has to decide still."""
+        return any(one.code == AWAITING for one in self.verdicts)
 
 
 class Grader(Protocol):
     """A judge model or a desk of experts; `cli` hands one in, so that this room needs to know neither.
 
-    It must be idempotent by `key`: asked again after a crash, it gives the same verdict without judging anew.
+    It must be idempotent: asked again after a crash, it gives the same verdict without judging anew.
     """
 
     @property
@@ -65,8 +91,10 @@ class Grader(Protocol):
         """Names who grades, by a digest: verdicts of two judges never meet in one run."""
         ...
 
-    async def grade(self, check: Rubric | Expert, item: Item, answer: ItemAnswer, *, key: str) -> Graded:
-        """Grade one answer; `key` names item, identity and sample."""
+    async def grade(
+        self, check: Rubric | Expert, item: Item, answer: ItemAnswer, *, origin: Origin
+    ) -> Graded:
+        """Grade one answer."""
         ...
 
 
@@ -91,13 +119,46 @@ class Marker:
                 terms[kind] = None if grader is None else grader.name
         return terms
 
-    async def mark(self, item: Item, answer: ItemAnswer, *, key: str) -> tuple[Verdict, ...]:
-        """One verdict for each check, in their order."""
-        return tuple(
-            [await self._one(place, check, item, answer, key) for place, check in enumerate(item.checks)]
-        )
+    async def mark(self, item: Item, answer: ItemAnswer, *, origin: Origin) -> tuple[Verdict, ...]:
+        """One verdict for each check, in their order. Experts are asked last, and only where nothing is surely wrong."""
+        found: dict[int, Verdict] = {}
+        for place, check in enumerate(item.checks):
+            if not isinstance(check, Expert):
+                found[place] = await self._one(place, check, item, answer, origin)
+        wrong = any(one.score == 0.0 for one in found.values())
+        for place, check in enumerate(item.checks):
+            if isinstance(check, Expert):
+                found[place] = (
+                    Verdict.unscored(check.kind, "not_needed", "wrong without asking anybody")
+                    if wrong
+                    else await self._expert(check, item, answer, origin, [])
+                )
+        return tuple(found[place] for place in range(len(item.checks)))
 
-    async def _one(self, place: int, check: Check, item: Item, answer: ItemAnswer, key: str) -> Verdict:
+    async def review(
+        self, item: Item, answer: ItemAnswer, verdicts: tuple[Verdict, ...], *, origin: Origin
+    ) -> Reviewed:
+        """Ask experts again for what they had not decided; every other verdict stays."""
+        keys: list[str] = []
+        found = [
+            await self._expert(check, item, answer, origin, keys)
+            if isinstance(check, Expert) and self._experts is not None and before.code == AWAITING
+            else before
+            for check, before in zip(item.checks, verdicts, strict=True)
+        ]
+        return Reviewed(tuple(found), tuple(keys))
+
+    async def _expert(
+        self, check: Expert, item: Item, answer: ItemAnswer, origin: Origin, keys: list[str]
+    ) -> Verdict:
+        if self._experts is None:
+            return Verdict.unscored(check.kind, "no_review")
+        graded = await self._experts.grade(check, item, answer, origin=origin)
+        if graded.reviewed:
+            keys.append(graded.reviewed)
+        return _verdict(check, graded)
+
+    async def _one(self, place: int, check: Check, item: Item, answer: ItemAnswer, origin: Origin) -> Verdict:
         if isinstance(check, MultipleChoice):
             return check_choice(check, place, answer)
         said = answer.at(check.turn)
@@ -125,9 +186,11 @@ class Marker:
             case Code():
                 return await asyncio.to_thread(check_code, check, said.text, allowed=self._allow_code)
             case Rubric():
-                return await _graded(self._judge, "no_judge", check, item, answer, key)
+                if self._judge is None:
+                    return Verdict.unscored(check.kind, "no_judge")
+                return _verdict(check, await self._judge.grade(check, item, answer, origin=origin))
             case Expert():
-                return await _graded(self._experts, "no_review", check, item, answer, key)
+                return await self._expert(check, item, answer, origin, [])
 
 
 def check_choice(check: MultipleChoice, place: int, answer: ItemAnswer) -> Verdict:
@@ -141,12 +204,7 @@ def check_choice(check: MultipleChoice, place: int, answer: ItemAnswer) -> Verdi
     return Verdict.of("multiple_choice", best == check.answer, "other", told)
 
 
-async def _graded(  # noqa: PLR0917  # what `Grader.grade` takes, and who grades
-    grader: Grader | None, lacking: str, check: Rubric | Expert, item: Item, answer: ItemAnswer, key: str
-) -> Verdict:
-    if grader is None:
-        return Verdict.unscored(check.kind, lacking)
-    graded = await grader.grade(check, item, answer, key=key)
-    if graded.score is None or not isinstance(check, Rubric) or check.at_least is None:
+def _verdict(check: Rubric | Expert, graded: Graded) -> Verdict:
+    if graded.score is None or check.at_least is None:
         return Verdict(check.kind, graded.score, graded.code, graded.why)
     return Verdict.of(check.kind, graded.score >= check.at_least, "below", graded.why)

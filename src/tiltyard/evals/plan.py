@@ -70,7 +70,7 @@ class RunPlan:
         return "eval-" + self._hash("key", self.contender.alias, item.digest, sample, turn)[:48]
 
     def grade_key(self, item: Item, sample: int) -> str:
-        """The key under which a judge is asked about an answer."""
+        """Tells an answer from all others, wherever it is graded."""
         return "eval-" + self._hash("grade", item.digest, sample)[:48]
 
     def max_tokens_of(self, item: Item) -> Json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Iterable
 from typing import Final, cast
@@ -12,11 +13,12 @@ from tiltyard.errors import Conflict, TiltyardError
 from tiltyard.evals.asking import SUBJECT, Asked
 from tiltyard.evals.item import Item
 from tiltyard.evals.plan import RunPlan
-from tiltyard.evals.verdict import Verdict, combined
+from tiltyard.evals.verdict import AWAITING, Verdict, combined
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     EvalItemFailed,
     EvalItemFinished,
+    EvalItemReviewed,
     EvalRunFinished,
     EvalRunStarted,
     EvalVerdict,
@@ -58,9 +60,7 @@ class Record:
 
     def finished(self) -> dict[tuple[str, int], EvalItemFinished]:
         """Samples that are finished, of all sittings, by item and sample. Blocks."""
-        events = self._log.read(types=(EvalItemFinished,), subject=self._plan.run)
-        rows = [event.data for event in events]
-        return {(row.item, row.sample): row for row in rows if isinstance(row, EvalItemFinished)}
+        return finished_of(self._log, self._plan.run)
 
     async def finish(
         self, item: Item, sample: int, asked: Asked, verdicts: tuple[Verdict, ...]
@@ -80,24 +80,7 @@ class Record:
 
     async def close(self, failed: int) -> EvalRunFinished:
         """Append the end of a sitting, unless nothing has changed since the last one."""
-        rows = self.finished()
-        scores: dict[str, list[float]] = {}
-        for (item, _), row in rows.items():
-            if row.score is not None:
-                scores.setdefault(item, []).append(row.score)
-        means = [sum(found) / len(found) for found in scores.values()]
-        event = EvalRunFinished(
-            run=self._plan.run,
-            samples=len(rows),
-            scored=sum(map(len, scores.values())),
-            failed=failed,
-            mean=sum(means) / len(means) if means else None,
-            outputs_digest=outputs_digest(self._log, rows.values()),
-        )
-        last = self._log.find(EvalRunFinished, subject=self._plan.run)
-        if last is None or last.data != event:
-            await self._log.append(event, subject=self._plan.run, source=SOURCE)
-        return event
+        return await close_run(self._log, self._plan.run, failed)
 
     async def _append(
         self,
@@ -146,6 +129,53 @@ class Record:
                 raise
             return kept
         return data
+
+
+def finished_of(log: EventLog, run: str) -> dict[tuple[str, int], EvalItemFinished]:
+    """The finished samples of a run by item and sample, with the scores that experts gave later. Blocks."""
+    rows: dict[tuple[str, int], EvalItemFinished] = {}
+    for event in log.read(types=(EvalItemFinished, EvalItemReviewed), subject=run):
+        match event.data:
+            case EvalItemFinished() as row:
+                rows[row.item, row.sample] = row
+            case EvalItemReviewed() as review if (review.item, review.sample) in rows:
+                at = review.item, review.sample
+                rows[at] = reviewed(rows[at], review)
+            case _:
+                pass
+    return rows
+
+
+def reviewed(row: EvalItemFinished, review: EvalItemReviewed) -> EvalItemFinished:
+    """A sample with what experts decided."""
+    return row.model_copy(update={"score": review.score, "verdicts": review.verdicts})
+
+
+def awaits_experts(row: EvalItemFinished) -> bool:
+    """Whether a sample has no score because experts have not decided yet."""
+    return row.score is None and any(one.code == AWAITING for one in row.verdicts)
+
+
+async def close_run(log: EventLog, run: str, failed: int) -> EvalRunFinished:
+    """Append what a run has come to, unless the log says so already."""
+    rows = await asyncio.to_thread(finished_of, log, run)
+    scores: dict[str, list[float]] = {}
+    for (item, _), row in rows.items():
+        if row.score is not None:
+            scores.setdefault(item, []).append(row.score)
+    means = [sum(found) / len(found) for found in scores.values()]
+    event = EvalRunFinished(
+        run=run,
+        samples=len(rows),
+        scored=sum(map(len, scores.values())),
+        failed=failed,
+        mean=sum(means) / len(means) if means else None,
+        outputs_digest=outputs_digest(log, rows.values()),
+    )
+    last = log.find(EvalRunFinished, subject=run)
+    if last is None or last.data != event:
+        await log.append(event, subject=run, source=SOURCE)
+    return event
 
 
 def keyed(log: EventLog, output: bytes) -> str:

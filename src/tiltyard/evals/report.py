@@ -275,6 +275,8 @@ def _place(value: float) -> str:
 _REASONS: Final = {
     "no_judge": "no judge was given",
     "no_review": "no expert has reviewed it",
+    "awaiting_experts": "it waits for experts",
+    "not_needed": "it was wrong already",
     "code_not_allowed": "code is not run without --allow-code",
     "no_log_probabilities": "the server gives no log-probabilities of a prompt",
     "no_checks": "the item has no checks",

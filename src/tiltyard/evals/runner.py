@@ -24,9 +24,10 @@ from tiltyard.evals.answer import ItemAnswer
 from tiltyard.evals.asking import KINDLY, Asked, Questioner
 from tiltyard.evals.contender import resolve
 from tiltyard.evals.item import Item
-from tiltyard.evals.marking import Marker
+from tiltyard.evals.marking import Marker, Origin
 from tiltyard.evals.plan import RunPlan
-from tiltyard.evals.record import Record
+from tiltyard.evals.record import Record, awaits_experts
+from tiltyard.evals.reviewing import take_reviews
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import EvalItemFinished, EvalRunFinished
 
@@ -52,6 +53,8 @@ class Progress:
     failed: int = 0
     scores: list[float] = field(default_factory=list)
     unscored: int = 0
+    awaiting: int = 0
+    """Of them, those that experts have to decide on."""
     completion_tokens: int = 0
 
     def take(self, row: EvalItemFinished) -> None:
@@ -60,6 +63,7 @@ class Progress:
         self.completion_tokens += row.completion_tokens
         if row.score is None:
             self.unscored += 1
+            self.awaiting += awaits_experts(row)
         else:
             self.scores.append(row.score)
 
@@ -98,6 +102,7 @@ class Runner:
         """
         record = Record(self.log, plan)
         await record.start()
+        await take_reviews(self.log, plan.run, self.marker)
         finished = await asyncio.to_thread(record.finished)
         places = list(plan.places())
         todo = deque(place for place in places if (place[0].id, place[1]) not in finished)
@@ -161,9 +166,9 @@ class _Sitting:
                 await self._failed(item, sample, error)
                 continue
             self._in_a_row = 0
-            verdicts = await self._runner.marker.mark(
-                item, asked.answer, key=self._plan.grade_key(item, sample)
-            )
+            contender = self._plan.contender
+            origin = Origin(self._plan.grade_key(item, sample), contender.alias, contender.behaviour)
+            verdicts = await self._runner.marker.mark(item, asked.answer, origin=origin)
             self._progress.take(await self._record.finish(item, sample, asked, verdicts))
             self._runner.report(self._progress)
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
+
+AWAITING: Final = "awaiting_experts"
+"""Code of a check that people have not decided on yet; a later event brings the verdict."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx2
 from pydantic import ValidationError
 
-from tiltyard.errors import ConfigurationError
+from tiltyard.errors import ConfigurationError, TiltyardError
 from tiltyard.fleet.breaker import Breaker
 from tiltyard.fleet.foreign import ForeignEngine, NotAnswering
 from tiltyard.fleet.lease import Lease
@@ -45,6 +45,8 @@ class Worker:
     """Whether somebody told us of it, and no launcher of ours started it."""
     engine: ForeignEngine | None = None
     """Who answers, where that is no engine of ours."""
+    starts: int = 0
+    """How often it was announced: a new process has an empty cache."""
     note: str = "starting"
     """Why it takes no work, for people."""
     identities: Mapping[str, IdentityStatus] = field(default_factory=dict)
@@ -166,7 +168,12 @@ class Registry:
         worker = self._known(name)
         worker.url = url.rstrip("/")
         worker.breaker = Breaker()
+        worker.starts += 1
         self._observe(worker, status)
+
+    def allow(self, host: str) -> None:
+        """A launcher of ours puts workers on that host too."""
+        self._hosts |= {host}
 
     def add(self, name: str, url: str, identities: Iterable[str], engine: ForeignEngine | None) -> Worker:
         """A worker that somebody told us of, `engine` if it is of another kind; it gets work when it has answered."""
@@ -248,18 +255,23 @@ class Registry:
                 worker.lease.missed()
                 worker.note = f"does not answer: {type(error).__name__}"
         else:
-            if worker.url == url:
+            try:
                 await self._take(worker, status)
+            except TiltyardError as error:  # what cannot be recorded is not served
+                worker.note = error.message
         for tell in self.after_asking:
             tell(worker)
 
     async def _take(self, worker: Worker, status: WorkerStatus) -> None:
         """Take the status of a worker, of an added one only what may be served under its names."""
+        url = worker.url
         kept = [i for i in status.identities if not worker.added or self._other(worker, i) is None]
         if worker.added and self.before_serving is not None:
             known = {identity.deployment for identity in worker.identities.values()}
             if any(identity.deployment not in known for identity in kept):
                 await self.before_serving(status.model_copy(update={"identities": tuple(kept)}))
+        if worker.url is None or worker.url != url:
+            return  # it was withdrawn meanwhile
         self._observe(worker, status)
         if worker.added:
             worker.identities = {identity.name: identity for identity in kept}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import orjson
 
-from tiltyard.client.failures import error_from_response
 from tiltyard.errors import Overloaded, Unavailable, UpstreamFailed
+from tiltyard.gateway.addressing import addressed, trouble
 from tiltyard.gateway.attempt import WorkerLost
 from tiltyard.gateway.caller import current_caller
 from tiltyard.gateway.charge import Charge
@@ -14,7 +14,6 @@ from tiltyard.gateway.line import HopFailed
 from tiltyard.router.ledger import Ask
 from tiltyard.router.router import Route
 from tiltyard.wire.phrasing import Chunk
-from tiltyard.wire.worker import HEADER_TENANT
 
 
 async def ask(door: Door, path: str, body: Chunk) -> Chunk:
@@ -50,8 +49,8 @@ async def _from_a_worker(door: Door, identity: str, route: Route, path: str, bod
 
 
 async def _ask(door: Door, route: Route, path: str, body: Chunk) -> Chunk:
-    named = orjson.dumps({**body, "model": route.identity.name})
-    headers = {"content-type": "application/json", HEADER_TENANT: current_caller().tenant}
+    name, headers = addressed(route, path)
+    named = orjson.dumps({**body, "model": name})
     try:
         answer = await door.hop.post(route.url + path, named, headers)
         try:
@@ -61,7 +60,7 @@ async def _ask(door: Door, route: Route, path: str, body: Chunk) -> Chunk:
     except HopFailed as error:
         raise WorkerLost(f"worker {route.worker.name} went away in the middle of the request") from error
     if answer.status != 200:
-        raise error_from_response(answer.status, answer.headers, content)
+        raise trouble(route, answer.status, answer.headers, content)
     try:
         read = orjson.loads(content)
     except orjson.JSONDecodeError as error:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import orjson
 
-from tiltyard.client.failures import error_from_response
-from tiltyard.errors import TiltyardError, UpstreamFailed
+from tiltyard.errors import UpstreamFailed
+from tiltyard.gateway.addressing import trouble
 from tiltyard.gateway.collect import Kind
 from tiltyard.gateway.hop import Exchange, Hop
 from tiltyard.gateway.line import ConnectTimedOut, HopFailed, NotReached, Silent
@@ -19,7 +19,6 @@ from tiltyard.wire.phrasing import Chunk
 from tiltyard.wire.sse import DONE, SseParser
 from tiltyard.wire.worker import HEADER_CACHED_TOKENS, HEADER_PROMPT_DIGEST, HEADER_PROMPT_TOKENS
 from tiltyard.worker.adapters.answering import ForeignAnswer
-from tiltyard.worker.adapters.troubles import trouble_of
 
 
 class WorkerLost(UpstreamFailed):
@@ -112,7 +111,7 @@ class Attempt:
             raise self._failure(error) from error
         try:
             if response.status != 200:
-                raise self._trouble(response.status, response.headers, await response.read())
+                raise trouble(self._route, response.status, response.headers, await response.read())
             self.prompt = (
                 PromptFacts.of(response.headers)
                 if self._foreign is None
@@ -148,12 +147,6 @@ class Attempt:
             )
         return WorkerLost(f"worker {name} went away in the middle of the request")
 
-    def _trouble(self, status: int, headers: Mapping[str, str], content: bytes) -> TiltyardError:
-        engine = self._route.worker.engine
-        if engine is None:
-            return error_from_response(status, headers, content)
-        return trouble_of(self._route.worker.name, engine.key_env, status, headers, content)
-
     def _read(self, data: bytes) -> Chunk | None:
         chunk = self._parsed(data)
         return chunk if self._foreign is None else self._foreign.take(chunk)
@@ -166,7 +159,7 @@ class Attempt:
         if not isinstance(chunk, dict):
             raise self.unreadable("is not an object")
         if "error" in chunk:
-            raise self._trouble(_status_of(chunk["error"]), {}, data)
+            raise trouble(self._route, _status_of(chunk["error"]), {}, data)
         return chunk
 
     def unreadable(self, what: str) -> UpstreamFailed:

@@ -11,9 +11,9 @@ from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from tiltyard.client.failures import error_from_response
-from tiltyard.errors import Overloaded, Unavailable
+from tiltyard.errors import Overloaded, Unavailable, UpstreamFailed
 from tiltyard.events.schema import TextsEmbedded
+from tiltyard.gateway.addressing import addressed, trouble
 from tiltyard.gateway.attempt import WorkerLost
 from tiltyard.gateway.body import while_connected
 from tiltyard.gateway.caller import current_caller
@@ -31,6 +31,7 @@ from tiltyard.wire.worker import HEADER_IDENTITY, HEADER_TENANT
 
 CHARACTERS_A_TOKEN = 4
 SOURCE = "tiltyard/gateway"
+PATH = "/v1/embeddings"
 
 
 def embedding_routes(door: Door) -> APIRouter:
@@ -147,11 +148,12 @@ def _estimated_tokens(asked: EmbeddingsRequest) -> int:
 
 
 async def _ask(door: Door, asked: EmbeddingsRequest, route: Route, headers: dict[str, str]) -> Embedded:
+    name, own = addressed(route, PATH)
+    if route.worker.engine is None:
+        own = headers
     with door.router.loads.entry(route.worker.name, _estimated_tokens(asked)):
         try:
-            answer = await door.hop.post(
-                f"{route.url}/v1/embeddings", asked.to_worker(route.identity.name), headers
-            )
+            answer = await door.hop.post(route.url + PATH, asked.to_worker(name), own)
             try:
                 body = await answer.read()
             finally:
@@ -159,5 +161,21 @@ async def _ask(door: Door, asked: EmbeddingsRequest, route: Route, headers: dict
         except HopFailed as error:
             raise WorkerLost(f"worker {route.worker.name} went away in the middle of the request") from error
     if answer.status != 200:
-        raise error_from_response(answer.status, answer.headers, body)
+        raise trouble(route, answer.status, answer.headers, body)
+    if route.worker.engine is not None:
+        body = _named(body, route)
     return Embedded(body, route)
+
+
+def _named(body: bytes, route: Route) -> bytes:
+    """What another engine answered, under our name of the model; raises `UpstreamFailed` where it is no such answer."""
+    try:
+        answer = orjson.loads(body)
+        if not isinstance(answer["usage"]["prompt_tokens"], int) or not isinstance(answer["data"], list):
+            raise TypeError
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise UpstreamFailed(
+            f"worker {route.worker.name} answered {PATH} with something that is no embeddings",
+            code="stream_unreadable",
+        ) from error
+    return orjson.dumps({**answer, "model": route.identity.name})

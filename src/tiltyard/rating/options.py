@@ -78,6 +78,9 @@ class Weight:
         return voter_cap(votes, self.number)
 
 
+MOST_SEED: Final = 2**31 - 1
+
+
 @dataclass(frozen=True)
 class RatingOptions:
     """Everything that decides ratings besides the votes; the default is the page's."""
@@ -96,6 +99,15 @@ class RatingOptions:
     """Resamples for bootstrap intervals beside the sandwich ones; 0 is none."""
     seed: int = 0
     """Of the resamples."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no event could hold; raises `InvalidRequest` naming `ridge` or `seed`."""
+        if not (math.isfinite(self.ridge) and self.ridge >= 0):
+            raise InvalidRequest(f"ridge is {self.ridge}; it is a number from 0.", param="ridge")
+        if not 0 <= self.seed <= MOST_SEED:
+            raise InvalidRequest(
+                f"seed is {self.seed}; it is a whole number from 0 to {MOST_SEED:,}.", param="seed"
+            )
 
     def to_json(self) -> dict[str, Json]:
         """Write the options as they go into an event; `from_json` reads them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -72,11 +73,11 @@ class Condition:
                 )
             return np.asarray(compare(values, self.value), dtype=np.bool_)
         try:
-            number = float(self.value)
+            number = float(self.value) if self.value.isascii() else math.nan
         except ValueError:
-            raise InvalidRequest(
-                f"{self.trait} is a number; {self.value[:40]!r} is none.", param="where"
-            ) from None
+            number = math.nan
+        if not math.isfinite(number):
+            raise InvalidRequest(f"{self.trait} is a number; {self.value[:40]!r} is none.", param="where")
         return np.asarray(compare(values, number), dtype=np.bool_)
 
 

@@ -58,6 +58,8 @@ class GateTest:
         """Pairs that the means have seen."""
         self.missing = 0
         """Samples that should have said something and could not be read."""
+        self.awaiting = 0
+        """Answers that experts have not decided on; while there are some, nothing passes."""
         self._moments = Moments()
         self._mean: BoundedMean | None = None
         if gate.metric not in (*MEANS, *QUANTILES):
@@ -93,10 +95,14 @@ class GateTest:
         verdict: Verdict = "hold"
         if bound is None:
             why = "no data yet, which is no pass" if not n else "too few samples to say anything"
+            if self.awaiting:
+                why = f"experts have not decided on {self.awaiting:,} answers"
         elif bound.beyond:
             verdict, why = "fail", f"it is beyond {self._said_bound()}"
         elif missing > MISSING_LIMIT:
             why = f"{self.missing:,} samples ({missing:.0%}) could not be read"
+        elif self.awaiting:
+            why = f"experts have not decided on {self.awaiting:,} answers"
         elif not bound.within:
             why = f"it is not shown yet to be within {self._said_bound()}, nor beyond"
         elif n < self.minimum:

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 BLOCK_CHARACTERS = 256
 CHARACTERS_A_TOKEN = 4
 BLOCK_TOKENS = BLOCK_CHARACTERS // CHARACTERS_A_TOKEN
+MAX_BLOCKS = 4_096
+"""Of one prompt; what is alike in a quarter of a million tokens is alike enough, and hashing more would hold others up."""
 UNSAID_TOKENS = 65_536
 """What a worker that does not say how much its cache holds is taken to hold."""
 
@@ -38,7 +40,7 @@ class Beginning:
         """
         text = "".join(parts)
         key, keys = hash(scope), []
-        for end in range(BLOCK_CHARACTERS, len(text) + 1, BLOCK_CHARACTERS):
+        for end in range(BLOCK_CHARACTERS, len(text) + 1, BLOCK_CHARACTERS)[:MAX_BLOCKS]:
             key = hash((key, text[end - BLOCK_CHARACTERS : end]))
             keys.append(key)
         return cls(tokens, keys)
@@ -47,7 +49,7 @@ class Beginning:
     def of_ids(cls, scope: tuple[str, str], ids: Sequence[int]) -> Beginning:
         """The same of a prompt that comes as token ids."""
         key, keys = hash(scope), []
-        for end in range(BLOCK_TOKENS, len(ids) + 1, BLOCK_TOKENS):
+        for end in range(BLOCK_TOKENS, len(ids) + 1, BLOCK_TOKENS)[:MAX_BLOCKS]:
             key = hash((key, tuple(ids[end - BLOCK_TOKENS : end])))
             keys.append(key)
         return cls(len(ids), keys)

@@ -17,6 +17,8 @@ from tiltyard.wire.worker import IdentityStatus
 
 MAX_GROUPS = 4_096
 """Groups and sessions whose worker is remembered; the least recently used are forgotten."""
+RECOMPUTING = 2
+"""What a token counts that is computed again: beside its own work, it holds up whoever comes after (`bench/routing.py`)."""
 GATE_TOKENS = 4_096
 """Unfinished tokens by which a worker may be ahead of the least loaded one and still be chosen for what its cache holds."""
 
@@ -57,6 +59,8 @@ class Router:
         """What the log says."""
         self._groups: OrderedDict[tuple[str, str, str], str] = OrderedDict()
         """The worker of an identity's, a tenant's group or session."""
+        self._starts: dict[str, int] = {}
+        """How often each worker had started when its prefixes were last looked up."""
         self._turns = 0
         self._chosen: dict[str, int] = {}
         """When each worker was chosen last, in choices: equals take turns."""
@@ -110,7 +114,8 @@ class Router:
     ) -> Route:
         """The worker that would be done with this prompt first; raises `Unavailable` when there is none.
 
-        That is the one with the fewest unfinished tokens once those of the prompt are added which it has not got cached.
+        That is the one with the fewest unfinished tokens once those of the prompt are added, twice, which it has not got
+        cached.
         For what its cache holds a worker is chosen only while it is at most the gate ahead of the least loaded one: an
         affinity that load cannot overrule makes one worker everybody's (AIBrix #842, AIBrix PR #2365).
 
@@ -132,11 +137,12 @@ class Router:
             )
         loads = {worker.name: self.loads.unfinished(worker.name) for worker in candidates}
         gate = min(loads.values()) + self._gate_tokens
-        cached = {worker.name: self.prefixes.cached_tokens(worker.name, prompt) for worker in candidates}
+        cached = {worker.name: self._cached_tokens(worker, prompt) for worker in candidates}
 
         def cost(worker: Worker) -> tuple[int, int, int]:
             name = worker.name
-            return loads[name] + prompt.tokens - cached[name], _reported(worker), self._chosen.get(name, 0)
+            uncached = prompt.tokens - cached[name]
+            return loads[name] + RECOMPUTING * uncached, _reported(worker), self._chosen.get(name, 0)
 
         worker = min((w for w in candidates if loads[w.name] <= gate), key=cost)
         for kept, bound in ((session, self._sticky), (group, False)):
@@ -165,7 +171,7 @@ class Router:
     ) -> AbstractContextManager[Entry]:
         """Count a request against the worker of its route for the length of the block."""
         worker = route.worker
-        worker.breaker.began(self._clock())
+        worker.breaker.began(worker.clock())
         self.prefixes.sent(worker.name, prompt, _holds_tokens(route))
         uncached = max(0, prompt.tokens - route.cached_tokens)
         return self.loads.entry(worker.name, uncached, answer_tokens, blind=blind, queue=queue)
@@ -192,6 +198,12 @@ class Router:
             return 0.0
         before = (entry.tokens for entry in self.loads.of(worker.name) if entry.queue == queue)
         return sum(other for other in before if other <= tokens) / pace
+
+    def _cached_tokens(self, worker: Worker, prompt: Beginning) -> int:
+        if self._starts.get(worker.name, worker.starts) != worker.starts:
+            self.prefixes.forget(worker.name)  # it was started again, and knows nothing
+        self._starts[worker.name] = worker.starts
+        return self.prefixes.cached_tokens(worker.name, prompt)
 
     def _of_group(
         self, place: tuple[str, str, str], best: Worker, candidates: Sequence[Worker], gate: int | None

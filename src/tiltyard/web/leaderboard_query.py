@@ -15,7 +15,7 @@ from tiltyard.arena.importing.board import declared_key
 from tiltyard.errors import InvalidRequest, UnknownField
 from tiltyard.rating.admission import Window
 from tiltyard.rating.counts import BothBad
-from tiltyard.rating.options import RatingOptions, Ties, Weight, anchor_of
+from tiltyard.rating.options import MOST_SEED, RatingOptions, Ties, Weight, anchor_of
 from tiltyard.rating.slices import Condition
 
 Format: TypeAlias = Literal["html", "json", "csv", "parquet"]
@@ -147,7 +147,7 @@ class LeaderboardQuery:
             confidence=_number(given, "confidence", 0.95, 0.5, 0.9999),
             ridge=_number(given, "ridge", 0.0, 0.0, 1e9),
             bootstrap=_whole_number(given, "bootstrap", 0, least=2, most=_MOST_RESAMPLES),
-            seed=_whole_number(given, "seed", 0, least=0, most=2**31 - 1),
+            seed=_whole_number(given, "seed", 0, least=0, most=MOST_SEED),
             minimum_votes=_whole_number(given, "minimum_votes", minimum_votes),
             matrix=_one_of(given, "matrix", MATRICES, "observed"),
             sort=sort,

@@ -12,6 +12,7 @@ from typing import Final
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     EvalItemFinished,
+    EvalItemReviewed,
     EvalRunFinished,
     EvalRunStarted,
     ReviewGiven,
@@ -60,13 +61,18 @@ class FixedSetResults:
         """Of every behaviour that a set was asked of to the end."""
         newest: dict[tuple[Digest, Digest], EvalRunStarted] = {}
         begun: dict[str, EvalRunStarted] = {}
-        scores: dict[str, dict[str, list[float]]] = {}
-        for event in self._log.read(types=(EvalRunStarted, EvalItemFinished, EvalRunFinished)):
+        scores: dict[str, dict[str, dict[int, float]]] = {}
+        for event in self._log.read(
+            types=(EvalRunStarted, EvalItemFinished, EvalItemReviewed, EvalRunFinished)
+        ):
             match event.data:
                 case EvalRunStarted() as started if started.identified:
                     begun[started.run] = started
-                case EvalItemFinished(score=float() as score) as item:
-                    scores.setdefault(item.run, {}).setdefault(item.item, []).append(score)
+                case (
+                    EvalItemFinished(score=float() as score)
+                    | EvalItemReviewed(score=float() as score) as item
+                ):
+                    scores.setdefault(item.run, {}).setdefault(item.item, {})[item.sample] = score
                 case EvalRunFinished() as finished if finished.run in begun:
                     started = begun[finished.run]
                     newest[started.set_digest, started.behaviour] = started
@@ -74,7 +80,7 @@ class FixedSetResults:
                     pass
         found: dict[str, list[Estimate]] = {}
         for started in newest.values():
-            means = [sum(of) / len(of) for of in scores.get(started.run, {}).values()]
+            means = [sum(of.values()) / len(of) for of in scores.get(started.run, {}).values()]
             if means:
                 name = f"{started.set_name} {_short(started.set_digest)}"
                 found.setdefault(started.behaviour, []).append(

@@ -105,7 +105,7 @@ def battle_reader(terms: Terms, pseudonym: Pseudonym) -> Reader:
                 time_us=time_us,
                 turns=turns,
                 id=battle,
-                key=key_of(battle, a, b, voter, time_us, turns) if known else None,
+                key=key_of(battle, *sorted((a, b)), voter, time_us, turns) if known else None,
                 anonymous=truth(anonymous, anonymous_field),
                 pair_probability=probability(chance, chance_field),
                 traits=_traits(fields, names["language"], terms, words, rich),

@@ -15,8 +15,7 @@ from typing import Final
 import numpy as np
 
 from tiltyard.errors import InvalidRequest, NotFound
-from tiltyard.events.imported import ImportRow
-from tiltyard.events.log import EventLog
+from tiltyard.events.imported import ImportQueries, ImportRow
 from tiltyard.identity.canonical import Json
 from tiltyard.rating.admission import MICROSECONDS_PER_DAY, Window
 from tiltyard.rating.outcomes import OUTCOMES
@@ -72,7 +71,7 @@ def declared_key(source: str, name: str) -> str:
 
 
 def imported_board(
-    log: EventLog,
+    log: ImportQueries,
     sources: Sequence[str],
     *,
     judge: str | None = None,
@@ -148,7 +147,7 @@ class _Columns:
         self.excluded: Counter[str] = Counter()
         self._repeats: list[int] = []
 
-    def add_votes(self, log: EventLog, one: ImportRow) -> None:
+    def add_votes(self, log: ImportQueries, one: ImportRow) -> None:
         code = {outcome: number for number, outcome in enumerate(OUTCOMES)}
         for vote in log.imported_votes(one.import_id):
             if vote.anonymous is False:
@@ -165,7 +164,7 @@ class _Columns:
                 if times:
                     self._add((one.source, pair.a, pair.b), number, times=times)
 
-    def add_judgments(self, log: EventLog, one: ImportRow, judge: str) -> None:
+    def add_judgments(self, log: ImportQueries, one: ImportRow, judge: str) -> None:
         code = {outcome: number for number, outcome in enumerate(OUTCOMES)}
         for verdict in log.imported_judgments(one.import_id):
             if verdict.judge != judge or verdict.b is None:

@@ -74,7 +74,7 @@ def fastchat_reader(terms: Terms, pseudonym: Pseudonym) -> Reader:
                 time_us=time_us,
                 turns=turns,
                 id=battle,
-                key=key_of(battle, a, b, voter, time_us, turns) if known else None,
+                key=key_of(battle, *sorted((a, b)), voter, time_us, turns) if known else None,
                 anonymous=anonymous,
                 traits=style_traits(*conversations) if spoken else {},
             ),

@@ -14,7 +14,7 @@ one import.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -52,6 +52,7 @@ KEPT_ROWS: Final = 100_000
 """Rows without words that are kept from the first look to the second, about 1 kB each; more are read again."""
 NO_VOTE: Final = "no_vote"
 REPEATED: Final = "repeated"
+CONTRADICTED: Final = "contradicted"
 
 BadRows: TypeAlias = Literal["refuse", "count"]
 """What happens to rows that are wrong: the whole file is refused, or they are left out and counted."""
@@ -167,6 +168,24 @@ def withdraw(log: EventLog, import_id: str, reason: str) -> None:
     )
 
 
+def _contradicted(step: Taken, said: dict[str, tuple[int, Hashable]]) -> int | None:
+    """Return the line of an earlier row that is the same vote or verdict with another outcome; note it in `said`."""
+    if step.key is None:
+        return None
+    match step.item:
+        case ImportedVote() as vote:
+            # Sides may be exchanged in the other row.
+            winner = {"a": vote.a, "b": vote.b}.get(vote.choice, vote.choice)
+            line, earlier = said.setdefault(step.key, (vote.line, winner))
+            return None if earlier == winner else line
+        case ImportedJudgment() as verdict:
+            outcome = (verdict.verdict, verdict.verdict_swapped, verdict.score)
+            line, before = said.setdefault(step.key, (verdict.line, outcome))
+            return None if before == outcome else line
+        case _:
+            return None
+
+
 class _Reader:
     """Goes through a file, once to look and once to append."""
 
@@ -181,12 +200,20 @@ class _Reader:
     def survey(self, report: Callable[[float], None]) -> Survey:
         """Look through the file and store nothing."""
         found = Survey()
+        said: dict[str, tuple[int, Hashable]] = {}
         for _, step, example in self._steps(report):
             found.rows += 1
             if isinstance(step, Refused):
                 found.refused[step.reason] += 1
                 found.first_line.setdefault(step.reason, step.first_line)
                 found.examples.setdefault(step.reason, example)
+                continue
+            if (first := _contradicted(step, said)) is not None:
+                found.refused[CONTRADICTED] += 1
+                found.first_line.setdefault(CONTRADICTED, step.item.line)
+                found.examples.setdefault(
+                    CONTRADICTED, f"it is the vote of line {first:,} again, with another outcome"
+                )
                 continue
             found.taken += 1
             if self._kept is not None:

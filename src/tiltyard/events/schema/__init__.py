@@ -49,10 +49,12 @@ from tiltyard.events.schema.datasets import (
 from tiltyard.events.schema.evaluating import (
     EvalItemFailed,
     EvalItemFinished,
+    EvalItemReviewed,
     EvalRunFinished,
     EvalRunStarted,
     EvalVerdict,
 )
+from tiltyard.events.schema.feedback import FeedbackKind, FeedbackReviewed
 from tiltyard.events.schema.fleet import ReplicasSet, WorkerAdded, WorkerDrained, WorkerRemoved
 from tiltyard.events.schema.imports import (
     ImportedJudgment,
@@ -135,10 +137,13 @@ __all__ = [
     "ErasureReceipted",
     "EvalItemFailed",
     "EvalItemFinished",
+    "EvalItemReviewed",
     "EvalRunFinished",
     "EvalRunStarted",
     "EvalVerdict",
     "EventData",
+    "FeedbackKind",
+    "FeedbackReviewed",
     "FinishReason",
     "GateJudged",
     "GenerationFinished",
@@ -249,6 +254,7 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     ReviewGiven,
     EvalRunStarted,
     EvalItemFinished,
+    EvalItemReviewed,
     EvalItemFailed,
     EvalRunFinished,
     VoteReviewed,
@@ -264,6 +270,7 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     GateJudged,
     ReleaseOrdered,
     ReleaseEnded,
+    FeedbackReviewed,
     DatasetRowsReleased,
     DatasetReleased,
     DatasetUsed,

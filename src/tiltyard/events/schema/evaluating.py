@@ -19,7 +19,7 @@ class EvalVerdict(Frozen):
     score: float | None
     """0 (wrong) to 1 (right); `None`: the check could not say."""
     code: str | None = None
-    """Why it could not, or what was wrong: `no_number`, `no_judge`, `code_not_allowed`."""
+    """Why it could not, or what was wrong: `no_number`, `no_judge`, `code_not_allowed`, `awaiting_experts`."""
 
 
 class EvalRunStarted(EventData):
@@ -48,6 +48,8 @@ class EvalRunStarted(EventData):
     """From which the seed of each sample is derived."""
     repeat: int
     """0, and one more for each time that the same run was asked for afresh."""
+    imported: str = ""
+    """Tool, version and SHA-256 of the log that the run was read from; empty: it is a run of ours."""
 
     def unique_key(self) -> str | None:
         """A run starts once, however often it is resumed."""
@@ -98,6 +100,32 @@ class EvalItemFinished(EventData):
     def unique_key(self) -> str | None:
         """One ending for each item, identity and sample of a run."""
         return f"eval-item:{self.run}:{self.sample}:{self.item}"
+
+
+class EvalItemReviewed(EventData):
+    """Written by the runner of fixed sets when experts have decided on an answer that waited for them; its score and verdicts hold in place of `EvalItemFinished`'s."""
+
+    TYPE: ClassVar[str] = "tiltyard.eval.item.reviewed.v1"
+    run: str
+    """Run id; also the event's subject."""
+    item: str
+    """Id of the item in its set."""
+    item_digest: Digest
+    """As in `EvalItemFinished`."""
+    behaviour: Digest
+    """As in `EvalRunStarted`."""
+    sample: int
+    """As in `EvalItemFinished`."""
+    reviewed: tuple[str, ...]
+    """Under which keys the reviews are in the log, `itm_…`, one for each expert check."""
+    score: float | None
+    """The least score of its checks, the experts' included; `None`: another check could not say."""
+    verdicts: tuple[EvalVerdict, ...]
+    """In the order of the item's checks."""
+
+    def unique_key(self) -> str | None:
+        """Experts decide on a sample once."""
+        return f"eval-reviewed:{self.run}:{self.sample}:{self.item}"
 
 
 class EvalItemFailed(EventData):

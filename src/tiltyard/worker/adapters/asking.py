@@ -94,6 +94,25 @@ SPEECHES: Mapping[WorkerKind, Speech] = {
 }
 
 
+PASSED: Mapping[WorkerKind, frozenset[str]] = {
+    "vllm": frozenset({"/v1/embeddings", "/tokenize", "/detokenize"}),
+    "sglang": frozenset({"/v1/embeddings"}),
+    "llama.cpp": frozenset({"/v1/embeddings"}),
+    "openai": frozenset({"/v1/embeddings"}),
+}
+"""Doors beside the two for answers that an engine has in the same shape."""
+
+
+def refuse_door(kind: WorkerKind, identity: str, path: str) -> None:
+    """Raise `InvalidRequest` for a door that an engine does not have, or has in another shape."""
+    if path not in PASSED[kind]:
+        raise InvalidRequest(
+            f"{identity} is served by {kind}, which has no {path} of this shape; ask an identity of the built-in engine",
+            param="model",
+            code="unsupported_parameter",
+        )
+
+
 @dataclass(frozen=True)
 class Asking:
     """One request for one engine: the identity that answers, under the name that the engine has for it."""
