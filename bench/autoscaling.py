@@ -13,11 +13,14 @@ from __future__ import annotations
 import argparse
 import heapq
 import itertools
+import json
 import random
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import vl_convert
 
 from tiltyard.engine.engine import Engine
 from tiltyard.fleet.autoscale import Decision, Memory, Observation, ScalingPolicy, decide
@@ -307,6 +310,59 @@ def recovered_s(outcome: Outcome, begin_s: float, end_s: float, within_s: float)
     return None if last >= end_s else last - begin_s
 
 
+def plot(path: Path, outcomes: dict[str, Outcome], begin_s: float, end_s: float) -> None:
+    """Replicas and the time to first token over the run."""
+    burst_mark = {
+        "data": {"values": [{"from": begin_s / 60, "to": end_s / 60}]},
+        "mark": {"type": "rect", "color": "#d9d9d9", "opacity": 0.5},
+        "encoding": {"x": {"field": "from", "type": "quantitative"}, "x2": {"field": "to"}},
+    }
+    color = {"field": "run", "type": "nominal", "title": None, "scale": {"range": ["#b35806", "#2166ac"]}}
+    x = {"field": "minute", "type": "quantitative", "title": "minute"}
+    ready = [
+        {"run": name, "minute": one.at_s / 60, "replicas": one.ready}
+        for name, outcome in outcomes.items()
+        for one in outcome.samples[::5]
+    ]
+    first = []
+    for name, outcome in outcomes.items():
+        windows: dict[int, list[float]] = {}
+        for request, seconds in outcome.first_token_s.items():
+            windows.setdefault(int(outcome.arrived_s[request] // 20), []).append(seconds)
+        first += [
+            {"run": name, "minute": window / 3, "seconds": max(0.1, quantile_of(seconds, 0.5))}
+            for window, seconds in sorted(windows.items())
+        ]
+    panels = [
+        (first, "seconds", "median time to first token (s)", {"type": "log"}, "linear"),
+        (ready, "replicas", "replicas that serve", {"zero": True}, "step-after"),
+    ]
+    spec = {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+        "background": "white",
+        "vconcat": [
+            {
+                "width": 640,
+                "height": 170,
+                "layer": [
+                    burst_mark,
+                    {
+                        "data": {"values": rows},
+                        "mark": {"type": "line", "interpolate": interpolate},
+                        "encoding": {
+                            "x": x,
+                            "y": {"field": field, "type": "quantitative", "title": title, "scale": scale},
+                            "color": color,
+                        },
+                    },
+                ],
+            }
+            for rows, field, title, scale, interpolate in panels
+        ],
+    }
+    path.write_text(vl_convert.vegalite_to_svg(json.dumps(spec)), encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -324,10 +380,11 @@ def main() -> None:
     begin_s, end_s = 900.0, 1_200.0
     rows = lengths(data_folder(options.data))
     arrivals = burst(rows, options.base, begin_s, end_s, options.until)
-    rows_of_table = []
+    rows_of_table, outcomes = [], {}
     for name, scale, replicas in ((f"fixed at {FIXED}", False, FIXED), ("autoscaled", True, FIXED)):
         fleet = VirtualFleet(policy, warm_up_s=options.warm_up, replicas=replicas, scale=scale)
         outcome = fleet.run(arrivals, options.until)
+        outcomes[name] = outcome
         hours = sum(one.ready + one.starting for one in outcome.samples) / 3600
         quiet = [one.load / max(1, one.ready) for one in outcome.samples if 60 <= one.at_s < begin_s]
         print(f"{name}: {sum(quiet) / max(1, len(quiet)):,.0f} tokens a replica before the burst")
@@ -359,6 +416,8 @@ def main() -> None:
         ),
         rows_of_table,
     )
+    if options.plot is not None:
+        plot(options.plot, outcomes, begin_s, end_s)
     last = None
     for one in outcome.samples:
         if one.decision.replicas != last:

@@ -1,9 +1,10 @@
 """How many durable appends a second the event log takes, with 1, 32 and 256 appenders at once.
 
-    python bench/events.py [--data DIR] [--seconds 3]
+    python bench/events.py [--data DIR] [--seconds 3] [--postgres]
 
 Each appender waits for its append before it makes the next. For scale, the first line says how many plain
-4 KiB writes with fsync the same directory takes: with one appender the log cannot be faster than that.
+4 KiB writes with fsync the same directory takes: with one appender the log cannot be faster than that. With `--postgres` the
+same is done on a PostgreSQL server with its own defaults (`fsync` and `synchronous_commit` on), started here on a Unix socket.
 """
 
 from __future__ import annotations
@@ -13,14 +14,22 @@ import asyncio
 import json
 import os
 import statistics
+import sys
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 
 from tiltyard.events.log import EventLog
+from tiltyard.events.places import KeysPlace
 from tiltyard.events.schema import ChoiceOutcome, GenerationFinished, VoteCast
 from tiltyard.identity.manifest import DefaultSampling
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+from real_postgres import RealPostgres, running_postgres
 
 DIGEST = "sha256:" + "a" * 64
 APPENDERS = (1, 32, 256)
@@ -57,8 +66,23 @@ def fsyncs_per_second(directory: Path, seconds: float) -> float:
     return done / elapsed
 
 
-async def votes_per_second(directory: Path, appenders: int, seconds: float) -> dict[str, float]:
-    log = EventLog.open(directory / "log.db", keys=directory / "keys.db")
+Opened = Callable[[Path], EventLog]
+
+
+def on_sqlite(directory: Path) -> EventLog:
+    return EventLog.open(directory / "log.db", keys=directory / "keys.db")
+
+
+def on_postgres(server: RealPostgres) -> Opened:
+    return lambda directory: EventLog.open(
+        server.database(), keys=KeysPlace(server.database(), directory / "master.key")
+    )
+
+
+async def votes_per_second(
+    opened: Opened, directory: Path, appenders: int, seconds: float
+) -> dict[str, float]:
+    log = opened(directory)
     numbers = count()
     latencies_ms: list[float] = []
     start = time.perf_counter()
@@ -83,9 +107,11 @@ async def votes_per_second(directory: Path, appenders: int, seconds: float) -> d
     }
 
 
-async def generations_per_second(directory: Path, appenders: int, seconds: float) -> dict[str, float]:
+async def generations_per_second(
+    opened: Opened, directory: Path, appenders: int, seconds: float
+) -> dict[str, float]:
     """The gateway's load: a generation with its encrypted prompt (1 KiB) and response (2 KiB)."""
-    log = EventLog.open(directory / "log.db", keys=directory / "keys.db")
+    log = opened(directory)
     numbers = count()
     done = 0
     start = time.perf_counter()
@@ -130,25 +156,30 @@ def main() -> None:
         "--data", type=Path, help="directory on the disk to measure (default: a temporary one)"
     )
     parser.add_argument("--seconds", type=float, default=3.0, help="for each measurement")
+    parser.add_argument("--postgres", action="store_true", help="on PostgreSQL, too")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of lines")
     options = parser.parse_args()
     results: dict[str, object] = {}
-    with tempfile.TemporaryDirectory(dir=options.data) as name:
+    with tempfile.TemporaryDirectory(dir=options.data) as name, ExitStack() as stack:
         root = Path(name)
         results["fsyncs_per_s"] = fsyncs_per_second(root, options.seconds)
-        for appenders in APPENDERS:
-            for kind, measure in (("votes", votes_per_second), ("generations", generations_per_second)):
-                directory = root / f"{kind}-{appenders}"
-                directory.mkdir()
-                results[f"{kind}, {appenders} appenders"] = asyncio.run(
-                    measure(directory, appenders, options.seconds)
-                )
+        stores: dict[str, Opened] = {"SQLite": on_sqlite}
+        if options.postgres:
+            stores["PostgreSQL"] = on_postgres(stack.enter_context(running_postgres()))
+        for store, opened in stores.items():
+            for appenders in APPENDERS:
+                for kind, measure in (("votes", votes_per_second), ("generations", generations_per_second)):
+                    directory = root / f"{store}-{kind}-{appenders}"
+                    directory.mkdir()
+                    results[f"{store}, {kind}, {appenders} appenders"] = asyncio.run(
+                        measure(opened, directory, appenders, options.seconds)
+                    )
     if options.json:
         print(json.dumps(results, indent=2))
         return
     for name, value in results.items():
         numbers = value if isinstance(value, dict) else {"": value}
-        print(f"{name:<28}" + "  ".join(f"{key} {number:,.1f}" for key, number in numbers.items()))
+        print(f"{name:<40}" + "  ".join(f"{key} {number:,.1f}" for key, number in numbers.items()))
 
 
 if __name__ == "__main__":

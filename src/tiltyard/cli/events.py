@@ -39,6 +39,7 @@ from tiltyard.events.schema import (
     EvalRunFinished,
     EvalRunStarted,
     EventData,
+    FeedbackReviewed,
     GateJudged,
     GenerationFinished,
     IdentityRegistered,
@@ -307,6 +308,8 @@ def _gist(data: EventData) -> str:
             return f"{data.order} in stage {data.index + 1}, by {data.by}: {data.why}"
         case ReleaseEnded():
             return f"{data.outcome}: {data.why}"
+        case FeedbackReviewed():
+            return f"{data.kind}: {data.decision}{f' for {data.set_name}' if data.set_name else ''}, by {data.by}: {data.why}"
         case DatasetRowsReleased():
             return f"rows {data.place + 1} to {data.place + len(data.rows)}"
         case DatasetReleased():

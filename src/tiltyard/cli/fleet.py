@@ -18,7 +18,7 @@ from rich.live import Live
 
 from tiltyard.cli.fleet_table import PIPE_WIDTH, fleet_table
 from tiltyard.cli.options import PlaceGroup, config_option, data_option
-from tiltyard.cli.release import whoami
+from tiltyard.cli.release_place import whoami
 from tiltyard.cli.settings import load_settings
 from tiltyard.client import DEFAULT_URL, ModelClient
 from tiltyard.errors import Conflict, NotFound, TiltyardError

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import signal
 from collections.abc import Callable, Collection
 from typing import Self
+from urllib.parse import urlsplit
 
-from tiltyard.cli.settings import Settings
-from tiltyard.errors import TiltyardError
+from tiltyard.cli.settings import RaySettings, Settings
+from tiltyard.errors import ConfigurationError, TiltyardError
 from tiltyard.fleet.autoscaler import Autoscaler, Demand
 from tiltyard.fleet.launcher import Launcher, LocalLauncher
 from tiltyard.fleet.membership import Members
-from tiltyard.fleet.place import LaunchProgress
+from tiltyard.fleet.place import LaunchProgress, Place
 from tiltyard.fleet.records import FleetRecorder
 from tiltyard.fleet.registry import Registry
 from tiltyard.gateway.waiting import WaitingRoom
@@ -26,8 +28,16 @@ def launcher_of(
     recorder: FleetRecorder,
     report: Callable[[LaunchProgress], None],
 ) -> Launcher:
-    """The launcher that the settings name."""
-    memory_mb = settings.file.workers.memory_mb
+    """The launcher that the settings name; raises `ConfigurationError` where its cluster cannot be joined."""
+    memory_mb, ray = settings.file.workers.memory_mb, settings.file.workers.ray
+    if ray is not None:
+        return Launcher(
+            registry,
+            ray_place(ray),
+            recorder=recorder,
+            report=report,
+            memory_limit_bytes=memory_mb << 20 or None,
+        )
     return LocalLauncher(
         registry,
         run_directory=settings.data_dir / "run",
@@ -35,6 +45,24 @@ def launcher_of(
         report=report,
         memory_limit_bytes=memory_mb << 20 or None,
     )
+
+
+def ray_place(ray: RaySettings) -> Place:
+    """Join a Ray cluster; the package is large, so that only who names one needs it."""
+    try:
+        module = importlib.import_module("tiltyard.fleet.ray_place")
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"[workers.ray] needs the package {error.name}; install tiltyard[ray]"
+        ) from None
+    place: Place = module.RayPlace(ray.address, cpus=ray.cpus, resources=ray.resources)
+    return place
+
+
+def add_static(settings: Settings, registry: Registry) -> None:
+    """Ask the workers that the settings name by URL, again and again until they are there; raises `ConfigurationError`."""
+    for url in settings.file.workers.at:
+        registry.add(urlsplit(url).netloc.replace(":", "-"), url, (), None)
 
 
 def replicas_at_start(settings: Settings) -> int:

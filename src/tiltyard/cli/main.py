@@ -13,6 +13,7 @@ from tiltyard.errors import TiltyardError
 VERBS = {
     "up": "Start everything on this machine: workers, gateway, arena.",
     "serve": "Start workers and the gateway, without the arena.",
+    "worker": "Serve one worker by itself, for a launcher of others.",
     "chat": "Talk to a model in the terminal.",
     "models": "Pull, list, show, compare, verify and measure models and identities.",
     "keys": "Make, list, rotate and revoke API keys.",

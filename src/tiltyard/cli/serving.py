@@ -21,7 +21,14 @@ from starlette.types import ASGIApp
 from tiltyard import __version__
 from tiltyard.cli.address import OneAddress, is_loopback, is_wildcard, listen, refuse_strangers
 from tiltyard.cli.forgetting import forget_erased
-from tiltyard.cli.launching import Rolls, autoscaler_of, launcher_of, replicas_at_start, waiting_room
+from tiltyard.cli.launching import (
+    Rolls,
+    add_static,
+    autoscaler_of,
+    launcher_of,
+    replicas_at_start,
+    waiting_room,
+)
 from tiltyard.cli.progress import progress_on
 from tiltyard.cli.screening import screens
 from tiltyard.cli.settings import Settings
@@ -30,6 +37,7 @@ from tiltyard.cli.workers import (
     fetch_models,
     prepare_data_directory,
     sole_server_of,
+    starts_workers,
     worker_specs,
 )
 from tiltyard.client import ModelClient
@@ -90,8 +98,11 @@ def serve(settings: Settings, *, host: str | None, port: int | None, make_pages:
         say(f"tiltyard {__version__}  settings {settings.path or 'as shipped'}")
         prepare_data_directory(settings)
         with sole_server_of(settings.data_dir):
-            paths = fetch_models(settings, progress_on())
-            specs = worker_specs(settings, paths)
+            specs = (
+                worker_specs(settings, fetch_models(settings, progress_on()))
+                if starts_workers(settings)
+                else []
+            )
             with (
                 EventLog.open(settings.log_place, keys=settings.keys_place) as log,
                 asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
@@ -153,6 +164,7 @@ async def serve_until_told(
                 return
             start.result()
             membership.look(log)
+            add_static(settings, registry)
             await registry.refresh()
             keeping.append(asyncio.create_task(membership.watch(log)))
             show_workers(registry)
@@ -346,6 +358,7 @@ def show_doors(settings: Settings, url: str, *, arena: bool, closed: bool) -> No
     if arena:
         say(f"  arena    {url}/")
         say(f"  board    {url}/leaderboard")
+        say(f"  releases {url}/releases")
     key = "a key of `tiltyard keys create`" if closed else "any key"
     say(f'  OpenAI   {url}/v1  (model "{model}", {key})')
     say(f"  data     {settings.data_dir}")

@@ -123,6 +123,17 @@ class ScalingSettings(Frozen):
         return self
 
 
+class RaySettings(Frozen):
+    """`[workers.ray]`: workers on a Ray cluster; left out, they are processes of this machine."""
+
+    address: str = Field(default="auto", min_length=1)
+    """Of the cluster, as Ray writes it; `auto`: the one that this machine belongs to."""
+    cpus: Number | None = Field(default=None, gt=0)
+    """What Ray keeps free for each worker; its threads where left out."""
+    resources: dict[str, Number] = Field(default_factory=dict)
+    """Of those that nodes were started with, what each worker takes."""
+
+
 class WorkerSettings(Frozen):
     """`[workers]`: how each worker process runs; nothing here can change a token."""
 
@@ -142,9 +153,12 @@ class WorkerSettings(Frozen):
     class_weights: ClassWeights = ClassWeights()
     replicas: Whole = Field(default=1, ge=0, le=MOST_REPLICAS)
     """Workers of each kind at the start."""
+    at: tuple[str, ...] = ()
+    """URLs of workers that somebody else starts (`tiltyard worker`), now or later."""
     memory_mb: Whole = Field(default=0, ge=0)
     """A worker that takes more memory of its own is drained and started again; 0: none is."""
     scaling: ScalingSettings | None = None
+    ray: RaySettings | None = None
     expert_memory_mb: Whole = Field(default=0, ge=0)
     """Of a mixture of experts, so much is in memory and the rest on disk; 0: all is in memory."""
 

@@ -113,6 +113,12 @@ def sole_server_of(data_dir: Path) -> Iterator[None]:
         yield
 
 
+def starts_workers(settings: Settings) -> bool:
+    """Whether workers are ever started here: a gateway alone needs no model's file."""
+    workers = settings.file.workers
+    return workers.replicas > 0 or workers.scaling is not None or not workers.at
+
+
 def fetch_models(settings: Settings, report: ProgressReport) -> dict[str, Path]:
     """Bring every model file that an identity needs; raises `FetchFailed`, `DigestMismatch`, `StorageFailed`."""
     needed = dict.fromkeys(identity.model for identity in settings.identities.values())

@@ -11,21 +11,29 @@ from tiltyard.errors import ContentMissing
 from tiltyard.evals.asking import SUBJECT
 from tiltyard.evals.contamination import Seen
 from tiltyard.events.log import EventLog
-from tiltyard.events.schema import ContentRef, GenerationFinished
+from tiltyard.events.schema import ContentRef, GenerationFinished, JudgmentMade
 
 MOST_PROMPTS: Final = 10_000
+OUR_SUBJECTS: Final = frozenset({SUBJECT, "judge-set"})
+"""Under whose keys the questions of fixed sets, judges and scorers are; what comes before a colon is the tenant."""
 
 
 def users_prompts(log: EventLog, *, most: int = MOST_PROMPTS) -> Iterator[Seen]:
     """The last message of the user in each of the newest generations, the newest first; our own questions and erased words left out.
 
-    Blocks.
+    What a judge was asked is no user's question either, under whose key its words may be. Blocks.
     """
+    judged = {
+        event.data.judge_generation
+        for event in log.read(types=(JudgmentMade,), newest_first=True, limit=most)
+        if isinstance(event.data, JudgmentMade)
+    }
     with log.words("evaluate", reader="evals/users") as vault:
         for event in log.read(types=(GenerationFinished,), newest_first=True, limit=most):
             if (
                 not isinstance(event.data, GenerationFinished)
                 or event.data.prompt is None
+                or event.data.generation in judged
                 or _ours(event.data.prompt)
             ):
                 continue
@@ -38,7 +46,7 @@ def users_prompts(log: EventLog, *, most: int = MOST_PROMPTS) -> Iterator[Seen]:
 
 
 def _ours(ref: ContentRef) -> bool:
-    return ref.subject == SUBJECT or ref.subject.endswith(f":{SUBJECT}")
+    return ref.subject.rpartition(":")[2] in OUR_SUBJECTS
 
 
 def _asked(words: object) -> str:

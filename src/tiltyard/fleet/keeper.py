@@ -186,6 +186,8 @@ class Keeper:
             if self._retiring.is_set():
                 raise WorkerFailed(f"worker {self.name} was told to end before it began")
             ready = await process.until_ready(self._patience.load_s, self._report)
+            if ready.trusted_host is not None:
+                self._registry.allow(ready.trusted_host)
             status = await self._proved(ready)
             if self._recorder is not None:
                 await self._recorder.ready(status, ready.load_ms)

@@ -32,6 +32,8 @@ class Ready:
 
     url: str
     load_ms: float
+    trusted_host: str | None = None
+    """Where a place of ours has put it, if that is not this machine."""
 
 
 class Placed(Protocol):

@@ -171,6 +171,10 @@ class Registry:
         worker.starts += 1
         self._observe(worker, status)
 
+    def allow(self, host: str) -> None:
+        """A launcher of ours puts workers on that host too."""
+        self._hosts |= {host}
+
     def add(self, name: str, url: str, identities: Iterable[str], engine: ForeignEngine | None) -> Worker:
         """A worker that somebody told us of, `engine` if it is of another kind; it gets work when it has answered."""
         check_worker_url(url, None)

@@ -51,15 +51,25 @@ def one_line(text: str) -> str:
 
 
 def for_csv(value: object) -> object:
-    """Prefix a text that a spreadsheet would run as a formula with an apostrophe.
+    """Prefix a text that a spreadsheet would run as a formula with an apostrophe, which `from_csv` takes away again.
 
-    >>> for_csv("=HYPERLINK(1)"), for_csv(-1.5), for_csv("  =1")
-    ("'=HYPERLINK(1)", -1.5, "'  =1")
+    >>> for_csv("=HYPERLINK(1)"), for_csv(-1.5), for_csv("  =1"), for_csv("'=1")
+    ("'=HYPERLINK(1)", -1.5, "'  =1", "''=1")
     """
-    if not isinstance(value, str):
-        return value
-    begins = value.lstrip(" \u00a0").startswith(_FORMULA) or value.startswith(_FORMULA)
-    return f"'{value}" if begins else value
+    return f"'{value}" if isinstance(value, str) and _runs(value.lstrip("'")) else value
+
+
+def from_csv(cell: str) -> str:
+    """Return the text for which `for_csv` wrote a cell.
+
+    >>> from_csv("'=HYPERLINK(1)"), from_csv("'tis")
+    ('=HYPERLINK(1)', "'tis")
+    """
+    return cell[1:] if cell.startswith("'") and _runs(cell.lstrip("'")) else cell
+
+
+def _runs(text: str) -> bool:
+    return text.startswith(_FORMULA) or text.lstrip(" \u00a0").startswith(_FORMULA)
 
 
 def for_markdown(text: str) -> str:
