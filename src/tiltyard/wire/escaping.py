@@ -76,7 +76,7 @@ def for_markdown(text: str) -> str:
     r"""One line of Markdown that shows the text itself: no link, picture, HTML, code, table or list comes of it.
 
     >>> for_markdown("![x](http://e) | <b> gpt-4.1")
-    '!\\[x\\](http\\://e) \\| \\<b\\> gpt-4.1'
+    '!&#91;x&#93;(http\\://e) \\| \\<b\\> gpt-4.1'
     """
     return _MARKUP.sub(_escaped, one_line(text))
 
@@ -113,6 +113,11 @@ def _numbered(match: re.Match[str]) -> str:
 
 
 def _escaped(match: re.Match[str]) -> str:
-    """Put a backslash before the mark; what stands before it on the line stays."""
+    """Put a backslash before the mark; what stands before it on the line stays.
+
+    Brackets are written as entities: with a backslash they begin a formula in TeX's way, which our pages and others read.
+    """
     found = match.group()
+    if found in "[]":
+        return f"&#{ord(found)};"
     return f"{found[:-1]}\\{found[-1]}"
