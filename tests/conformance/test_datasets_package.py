@@ -14,9 +14,23 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "governance"))
-from dataset_yard import allow, battle, consent, imported, opened_log, released, row, rows_in, voter
+from dataset_yard import (
+    RULESET,
+    allow,
+    battle,
+    bytes_in,
+    consent,
+    imported,
+    means_of,
+    opened_log,
+    released,
+    row,
+    rows_in,
+    voter,
+)
 
-from tiltyard.governance.datasets.release import Released
+from tiltyard.governance.datasets.plan import read_plan
+from tiltyard.governance.datasets.release import Released, release
 
 datasets = pytest.importorskip(
     "datasets", reason="datasets is not installed: pip install -e '.[conformance]'"
@@ -35,13 +49,22 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Rel
             battle(log, number, voter(number), says=("An apple\x00\u202e.", "=1+1"))
         imported(log, folder / "in.jsonl", [row(n, f"p{n}") for n in range(6)])
         allow(log, "others", "publish")
-        yield {
+        made = {
             layout: released(
                 log, folder / layout, layout=layout, name=layout, sources=["arena", "import/others"],
                 files=["parquet", "jsonl"], anonymity={"k": 2}, voters=True,
             )
             for layout in LAYOUTS
         }  # fmt: skip
+        plan = read_plan(made["preferences"].directory / "plan.yaml")
+        release(means_of(log), plan, folder / "again", ruleset=RULESET)
+        yield made
+
+
+def test_parquet_made_again_is_the_same_bytes(releases: dict[str, Released]) -> None:
+    directory = releases["preferences"].directory
+    assert "data/train-00000-of-00001.parquet" in bytes_in(directory)
+    assert bytes_in(directory) == bytes_in(directory.with_name("again"))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
