@@ -26,6 +26,7 @@ SCRIPTS: dict[str, tuple[bool, tuple[str, ...]]] = {
     "weights": (True, ("weights.py",)),
     "memory": (True, ("memory.py",)),
     "scheduling": (True, ("scheduling.py",)),
+    "routing": (True, ("routing.py", "--plot", "docs/images/routing.svg")),
     "experts": (True, ("experts.py",)),
     "programs": (True, ("programs.py",)),
     "gateway": (True, ("gateway_overhead.py",)),

@@ -181,6 +181,13 @@ def test_a_cell_that_a_spreadsheet_would_run_is_made_inert(log: EventLog, tmp_pa
     assert (first["model_a"], first["judge"]) == ('\'=HYPERLINK("http://x")', "'@someone")
     assert second["model_a"] == "'-plum"
     assert float(second["tstamp"]) == 1_682_351_593.1322
+    again = tmp_path / "again.csv"
+    again.write_text(exported(log, "csv"), encoding="utf-8")
+    back = import_votes(log, again, terms("csv", source="again", voters="as-given"))
+    assert {(row.a, row.voter) for row in log.imported_votes(back.import_id)} == {
+        ('=HYPERLINK("http://x")', "@someone"),
+        ("-plum", "arena_user_2"),
+    }
 
 
 def own_votes(log: EventLog) -> None:

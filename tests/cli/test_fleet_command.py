@@ -19,7 +19,8 @@ from tiltyard.fleet.membership import Members
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gateway"))
 
 from foreign_server import ForeignServer
-from gateway_stage import served, staged
+from gateway_stage import served, staged, worker_spec
+from stand_in_worker import StandIn
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +65,19 @@ def test_a_server_is_added_as_what_its_replies_say(
         f"{vllm} is in the fleet already, as {name}; `tiltyard fleet remove {name}` takes it out"
         in again.output
     )
+
+
+def test_a_worker_of_ours_elsewhere_is_added_as_what_it_is(home: Path, tmp_path: Path) -> None:
+    """It has vLLM's metrics, and is no vLLM."""
+    with served(StandIn(worker_spec("far", tmp_path)).app) as url:
+        result = run(home, "add", url, "--name", "far")
+        assert "far is tiltyard" in result.output, result.output
+        assert "plain: plain, 2,048 tokens of context\n" in result.output
+        refused = run(home, "add", url, "--as", "plum")
+        assert "is a worker of tiltyard, whose identities have names of their own" in refused.output
+    (added,) = told(home)
+    assert isinstance(added, WorkerAdded)
+    assert (added.engine, added.identities) == ("tiltyard", {"plain": "plain", "warm": "warm"})
 
 
 def test_a_worker_is_drained_given_work_again_and_removed(home: Path, vllm: str) -> None:

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import httpx2
 import pytest
-from drill_yard import PATIENCE_S, Drill, Yard
 
+from drill_yard import PATIENCE_S, Drill, Yard
 from real_postgres import RealPostgres
 
 

@@ -12,9 +12,9 @@ import signal
 
 import httpx2
 import pytest
-from drill_yard import ANSWERED, Drill, code_of, last_frame
 from network import network, until
 
+from drill_yard import ANSWERED, Drill, code_of, last_frame
 from tiltyard.events.schema import TrafficArm, TrafficSplit, WorkerDrained
 from tiltyard.gateway.keyring import KeyRing
 from tiltyard.router.tenants import TenantTerms

@@ -26,7 +26,7 @@ def battle(url: str, *, choice: str = "a") -> dict[str, Any]:
 def battle_over(client: httpx2.Client, *, choice: str = "a") -> dict[str, Any]:
     """Do as `battle` does, over a client that the caller has."""
     opened = client.post(
-        "/api/arena/battles", json={"messages": [{"role": "user", "content": QUESTION}], "consent": "1"}
+        "/api/arena/battles", json={"messages": [{"role": "user", "content": QUESTION}], "consent": "2"}
     )
     assert opened.status_code == 201, opened.text
     name = opened.json()["battle"]

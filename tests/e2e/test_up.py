@@ -79,7 +79,7 @@ def test_answers_that_outlive_the_drain_are_cut_and_recorded_without_a_traceback
         next(lines)
         opened = httpx2.post(
             f"{started.url}/api/arena/battles",
-            json={"messages": [{"role": "user", "content": "Count."}], "consent": "1"},
+            json={"messages": [{"role": "user", "content": "Count."}], "consent": "2"},
         )
         started.process.send_signal(signal.SIGINT)
         started.wait_for("draining:")

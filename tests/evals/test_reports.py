@@ -27,7 +27,7 @@ from tiltyard.evals.runner import Runner
 from tiltyard.evals.sets import EvalSet
 from tiltyard.evals.users import users_prompts
 from tiltyard.events.log import EventLog
-from tiltyard.events.schema import ChoiceOutcome, GenerationFinished
+from tiltyard.events.schema import ChoiceOutcome, ContentRef, GenerationFinished, JudgmentMade
 from tiltyard.identity.manifest import DefaultSampling
 
 HOSTILE = "</pre><script>alert(1)</script><img src=http://evil.example/x onerror=alert(1)>\n````\n# A heading | a cell"
@@ -202,6 +202,15 @@ def test_drift_names_the_slices_to_add_and_how_many() -> None:
     assert find_drift(items, prompts[:5]).rows == ()
 
 
+def judged_by(generation: str) -> JudgmentMade:
+    words = ContentRef(id="c", subject="ann", digest="hmac-sha256:0", size_bytes=1)
+    return JudgmentMade(
+        judgment="jdg_1", judge="sha256:1", judge_name="m", answered_as="m", judge_generation=generation, rubric="sha256:2",
+        mode="single", item="itm_1", item_id="1", question="qst_1", collection="sha256:3", sides=(), order="single", asked="only",
+        seed=0, verdict=None, score=7.0, held="grammar", prompt=words, raw=words, prompt_tokens=1, completion_tokens=1, total_ms=1.0,
+    )  # fmt: skip
+
+
 def test_users_prompts_leave_out_our_own_and_those_that_were_erased(tmp_path: Path) -> None:
     with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
         for number, (subject, text) in enumerate(
@@ -211,6 +220,8 @@ def test_users_prompts_leave_out_our_own_and_those_that_were_erased(tmp_path: Pa
                 (f"acme:{SUBJECT}", "ours"),
                 ("bob", "second"),
                 ("eve", "erased"),
+                ("judge-set", "a judge's"),
+                ("ann", "a judge's, of ann's battle"),
             ]
         ):
             words = log.content(
@@ -229,5 +240,6 @@ def test_users_prompts_leave_out_our_own_and_those_that_were_erased(tmp_path: Pa
                 event, subject=event.generation, source="tiltyard/tests", contents=[words, said]
             )
         log.erase_subject("eve")
+        log.append_blocking(judged_by("gen_6"), subject="jdg_1", source="tiltyard/tests")
         assert [one.text for one in users_prompts(log)] == ["second", "first"]
-        assert [one.where for one in users_prompts(log, most=2)] == ["gen_3"]
+        assert [one.where for one in users_prompts(log, most=4)] == ["gen_3"]

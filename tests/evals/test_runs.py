@@ -21,7 +21,7 @@ from tiltyard.evals.evidence import RunEvidence, read_evidence, repeats_of
 from tiltyard.evals.item import Item
 from tiltyard.evals.marking import Marker
 from tiltyard.evals.plan import RunPlan
-from tiltyard.evals.report import repetition_of
+from tiltyard.evals.report import headline, repetition_of
 from tiltyard.evals.runner import FAILURES_IN_A_ROW, Progress, Runner
 from tiltyard.evals.sets import EvalSet
 from tiltyard.events.log import EventLog
@@ -277,6 +277,26 @@ async def test_identities_are_compared_item_by_item_with_the_same_seeds(
     ]
 
 
+async def test_items_that_only_one_run_has_are_counted_and_no_figure_is_nan(
+    server: EvalServer, log: EventLog
+) -> None:
+    """AlpacaEval #453: outputs of other items than the baseline's made the win rate NaN."""
+    items = sums(6).items
+    one, two = await go(server, log, items=items[:4]), await go(server, log, "other", items=items[3:])
+    found = compare(summarize(evidence(log, one)), summarize(evidence(log, two)))
+    assert (found.pairs, found.left_out) == (1, 5)
+    assert found.difference is not None
+    assert (found.difference.mean, found.difference.lower >= -1.0, found.difference.upper <= 1.0) == (
+        1.0,
+        True,
+        True,
+    )
+    apart = await go(server, log, "other", items=items[4:], seed=1)
+    found = compare(summarize(evidence(log, one)), summarize(evidence(log, apart)))
+    assert (found.pairs, found.left_out, found.difference, found.flips) == (0, 6, None, None)
+    assert headline(found).startswith("No item has a score for both")
+
+
 async def test_a_name_that_becomes_another_identity_ends_the_run(server: EvalServer, log: EventLog) -> None:
     answered = 0
 
@@ -301,6 +321,11 @@ async def test_names_are_resolved_before_anything_is_asked(server: EvalServer, l
         await go(server, log, "chatt")
     with pytest.raises(InvalidRequest, match="8 hex digits or more"):
         await go(server, log, "chat@sha256:aa")
+    async with ModelClient(server.url) as client:
+        old, new = [await resolve(client, f"chat@{digest[:20]}") for digest in (B, A)]
+    assert ((old.alias, old.behaviour), (new.alias, new.behaviour)) == (("other", B), ("chat", A))
+    with pytest.raises(Conflict, match="no other model of the server is"):
+        await go(server, log, "chat@sha256:cccccccc")
     server.identities["chat"] = None
     async with ModelClient(server.url) as client:
         anonymous = await resolve(client, "chat")
@@ -326,37 +351,41 @@ def test_a_run_that_is_killed_goes_on_and_asks_nothing_twice(server: EvalServer,
     items.write_text(
         "".join(item.model_dump_json(by_alias=True, exclude_defaults=True) + "\n" for item in sums(40).items)
     )
-    held = asyncio.Event()
+    points = [0, 25]  # answers given when it is killed: before the first, and in the middle
     process: list[subprocess.Popen[bytes]] = []
 
-    def slow(model: str, messages: list[dict[str, str]]) -> str:
-        if server.asked.total() >= 15 and not held.is_set():
-            held.set()
-            process[0].send_signal(signal.SIGKILL)
+    def deadly(model: str, messages: list[dict[str, str]]) -> str:
+        if points and server.asked.total() >= points[0]:
+            points.pop(0)
+            process[-1].send_signal(signal.SIGKILL)
         return say(model, messages)
 
-    server.say = slow
+    server.say = deadly
     command = run_command(server, tmp_path, items, "--concurrency", "3")
     environment = {**os.environ, "TILTYARD_API_KEY": ""}
-    process.append(
-        subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    )
-    assert process[0].wait(60) == -signal.SIGKILL
-    with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
-        before = [event.data for event in log.read() if isinstance(event.data, EvalItemFinished)]
-        assert 15 - 3 <= len(before) < 40
-        assert log.verify().fault is None
-    keys = [headers["idempotency-key"] for headers in server.headers]
+    before: list[EvalItemFinished] = []
+    while points:
+        process.append(
+            subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        )
+        assert process[-1].wait(60) == -signal.SIGKILL
+        with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
+            rows = [event.data for event in log.read() if isinstance(event.data, EvalItemFinished)]
+            assert log.verify().fault is None
+        assert rows[: len(before)] == before
+        assert len(before) <= len(rows) < 40
+        before = rows
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
         rows = [event.data for event in log.read() if isinstance(event.data, EvalItemFinished)]
     assert sorted(row.item for row in rows) == sorted(item.id for item in sums(40).items)
     assert rows[: len(before)] == before
-    asked_again = server.headers[len(keys) :]
-    assert len(asked_again) == 40 - len(before)
-    in_flight = [headers["idempotency-key"] for headers in asked_again if headers["idempotency-key"] in keys]
-    assert len(in_flight) <= 3
+    # What was under way at a death was asked again, under the same key and word for word; nothing else was.
+    keys = [headers["idempotency-key"] for headers in server.headers]
+    bodies = {(key, repr(body)) for key, body in zip(keys, server.bodies, strict=True)}
+    assert len(set(keys)) == len(bodies) == 40
+    assert len(keys) <= 40 + 2 * 3
 
 
 def test_a_server_that_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from tiltyard.events.schema import (
     EvalRunStarted,
     EvalVerdict,
     EventData,
+    FeedbackReviewed,
     GateJudged,
     GenerationFinished,
     IdentityRegistered,
@@ -374,6 +375,17 @@ def release_events() -> list[EventData]:
         ),
         ReleaseOrdered(release="rel_1", order="abort", index=0, by="ann", why="seen enough"),
         ReleaseEnded(release="rel_1", outcome="rolled_back", why="a gate failed"),
+        FeedbackReviewed(
+            feedback="fb_1",
+            kind="both_bad",
+            origin="1",
+            decision="reject",
+            set_name=None,
+            item=None,
+            item_digest=None,
+            by="ann",
+            why="not our subject",
+        ),
     ]
 
 

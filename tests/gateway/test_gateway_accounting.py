@@ -16,14 +16,20 @@ from tiltyard.events.log import EventLog
 from tiltyard.events.schema import GenerationFinished
 from tiltyard.fleet.registry import Worker
 from tiltyard.gateway.under_way import UnderWay
+from tiltyard.router.ledger import Account, MemoryLedger
 
 SCRIPTS = ("hello", "!count 30", "!cut 2", "!error 2", "!error 0", "!refuse", "!late", "!flood 5")
 PATIENCE_S = 30
 
 
 @pytest.fixture(scope="module")
-def pair(log: EventLog, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(log, tmp_path_factory.mktemp("pair"), workers=2) as stage:
+def ledger() -> MemoryLedger:
+    return MemoryLedger()
+
+
+@pytest.fixture(scope="module")
+def pair(log: EventLog, ledger: MemoryLedger, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with staged(log, tmp_path_factory.mktemp("pair"), workers=2, ledger=ledger) as stage:
         yield stage
 
 
@@ -34,7 +40,7 @@ def pair(log: EventLog, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
     st.booleans(),
 )
 def test_entries_live_exactly_as_long_as_their_requests(
-    pair: Stage, asked: list[tuple[str, bool, bool]], waiting: int, draining: bool
+    pair: Stage, ledger: MemoryLedger, asked: list[tuple[str, bool, bool]], waiting: int, draining: bool
 ) -> None:
     """llm-d-router #2295, Ray #61551: entries that were reaped early, or leaked, made capacity up or took it away."""
     before = pair.log.last_sequence()
@@ -55,6 +61,8 @@ def test_entries_live_exactly_as_long_as_their_requests(
         ends = {event.generation: event for event in events}
         assert len(ends) == len(events)
     assert ends.keys() >= reached[0] | reached[1]
+    account = asyncio.run(_settled(ledger))
+    assert (account.in_flight, account.reserved_nano) == (0, 0)
     for generation in reached[0] & reached[1]:  # asked twice: nothing came of the first
         event = ends[generation]
         assert event.error is not None or (draining and event.worker == "stand-in-1")
@@ -83,6 +91,14 @@ async def _history(pair: Stage, asked: list[tuple[str, bool, bool]], waiting: in
         async with asyncio.timeout(PATIENCE_S):
             while pair.router.loads.requests:  # noqa: ASYNC110 - another thread's
                 await asyncio.sleep(0.005)
+
+
+async def _settled(ledger: MemoryLedger) -> Account:
+    """The tenant's account once the last bill is written: an event is durable a moment before."""
+    async with asyncio.timeout(PATIENCE_S):
+        while (account := await ledger.account("default")).in_flight:  # noqa: ASYNC110 - another thread's
+            await asyncio.sleep(0.005)
+    return account
 
 
 class Attempted:

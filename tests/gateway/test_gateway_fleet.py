@@ -15,7 +15,8 @@ import orjson
 import pytest
 import uvicorn
 from foreign_server import ForeignServer
-from gateway_stage import served
+from gateway_stage import served, worker_spec
+from stand_in_worker import StandIn
 
 from tiltyard.errors import ModelRejected
 from tiltyard.events.log import EventLog
@@ -290,8 +291,17 @@ async def test_one_name_is_one_behaviour(tmp_path: Path) -> None:
 async def test_a_server_that_stops_answering_loses_its_lease(tmp_path: Path) -> None:
     server = ForeignServer(VLLM)
     async with added(tmp_path, [server]) as running:
+        stand_in = StandIn(worker_spec("own", tmp_path))
+        assert (await running.http.get("/ready")).json()["ready"]
         server.up = False
         await running.serving("it", 0)
+        nothing = await running.http.get("/ready")
+        assert (nothing.status_code, nothing.json()["missing"]) == (503, ["it"])
+        with served(stand_in.app) as url:  # what is not ours to start does not turn balancers away
+            running.registry.announce("own", url, await running.registry.ask(url))
+            ready = await running.http.get("/ready")
+            assert (ready.status_code, ready.json()["missing"]) == (200, ["it"])
+            running.registry.remove("own")
         assert (await running.ask("it")).status_code == 503
         server.up = True
         await running.serving("it", 1)
@@ -319,3 +329,19 @@ async def test_other_doors_are_passed_on_where_the_engine_has_them(tmp_path: Pat
         broken = await running.http.post("/v1/embeddings", json={"model": "it", "input": "the"})
         assert (broken.status_code, broken.json()["error"]["code"]) == (502, "stream_unreadable")
         assert running.router.loads.requests == 0
+
+
+async def test_a_worker_of_ours_elsewhere_is_one_of_the_fleet(tmp_path: Path) -> None:
+    stand_in = StandIn(worker_spec("far", tmp_path))
+    with served(stand_in.app) as url:
+        async with house(tmp_path) as running:
+            await running.tell(
+                WorkerAdded(worker="far", url=url, engine="tiltyard", identities={"plain": "plain"}, by="t")
+            )
+            await running.serving("plain", 1)
+            assert (await running.ask("plain")).status_code == 200
+            assert stand_in.served
+            (shown,) = (await running.http.get("/v1/fleet")).json()["data"]
+            assert (shown["kind"], shown["verified"], shown["added"]) == ("tiltyard", True, True)
+            (event,) = running.happened(GenerationFinished)
+            assert event.prompt_token_digest is not None

@@ -39,7 +39,9 @@ from tiltyard.judge.rubric import load_rubric
 
 USAGE = {"prompt_tokens": 10, "total_tokens": 10, "completion_tokens": 0, "prompt_tokens_details": None}
 REPLIES: dict[Shape, tuple[str, object, float]] = {
-    # Shapes as we know the documentation of vLLM and SGLang; not recorded from a server.
+    # As the servers' own documentation shows replies: /classify, /score and /rerank of vLLM (docs/serving/openai_compatible_server.md at
+    # 237a265, the numbers of /classify and /rerank are those there); /classify of SGLang (docs/basic_usage/native_api.ipynb at 440d418
+    # reads `embedding[0]`). /pooling: rows as its example prints them; nobody publishes a whole reply. None was recorded by us.
     "vllm-classify": (
         "/classify",
         {"id": "classify-7c87", "object": "list", "created": 1745383065, "model": "rm", "usage": USAGE,
@@ -57,6 +59,12 @@ REPLIES: dict[Shape, tuple[str, object, float]] = {
         {"id": "score-1", "object": "list", "created": 693447, "model": "rm", "usage": USAGE,
          "data": [{"index": 0, "object": "score", "score": 0.93}]},
         0.93,
+    ),
+    "vllm-rerank": (
+        "/rerank",
+        {"id": "rerank-fae5", "model": "rm", "usage": {"total_tokens": 56},
+         "results": [{"index": 0, "document": {"text": "two {question}"}, "relevance_score": 0.99853515625}]},
+        0.99853515625,
     ),
     "sglang": ("/classify", [{"embedding": [-7.3], "meta_info": {"id": "1", "prompt_tokens": 12}}], -7.3),
 }  # fmt: skip
@@ -86,6 +94,8 @@ async def test_each_servers_shape_is_asked_and_read(shape: Shape) -> None:
     assert body["model"] == "rm"
     if shape == "sglang":
         assert body["text"] == ["User: First?\n\none {answer}\n\nSecond?\n\nAssistant: two {question}"]
+    elif shape == "vllm-rerank":
+        assert (body["query"], body["documents"]) == ("First?\n\none {answer}\n\nSecond?", ["two {question}"])
     elif shape == "vllm-score":
         assert (body["text_1"], body["text_2"]) == ("First?\n\none {answer}\n\nSecond?", "two {question}")
     else:

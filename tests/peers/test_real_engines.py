@@ -27,8 +27,7 @@ from test_gateway_fleet import House, house
 
 import tiny_llama
 from tiltyard.events.schema import GenerationFinished, IdentityRegistered, WorkerAdded
-from tiltyard.fleet.foreign import probe
-from tiltyard.worker.adapters.declared import names_of
+from tiltyard.fleet.probe import find
 
 START_S = 240
 SERVER = """
@@ -113,9 +112,11 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 async def join(running: House, url: str) -> str:
     """Add a server as `tiltyard fleet add` does; returns its identity's name."""
-    facts = await probe(url)
-    (name,) = names = names_of(facts)
-    await running.tell(WorkerAdded(worker="w", url=url, engine=facts.kind, identities=names, by="t"))
+    found = await find(url)
+    (name,) = found.served
+    await running.tell(
+        WorkerAdded(worker="w", url=url, engine=found.kind, identities=dict(found.served), by="t")
+    )
     await running.serving(name, 1)
     return name
 

@@ -12,6 +12,7 @@ from release_stage import CANARY, Scene
 from tiltyard.cli.main import main
 from tiltyard.errors import ConfigurationError
 from tiltyard.rating.betting import BoundedMean
+from tiltyard.release.account import account_of
 from tiltyard.release.forecast import SLOW, forecast, samples_needed
 from tiltyard.release.plan_file import parse_plan, read_plan
 from tiltyard.release.report import as_html, as_markdown
@@ -66,12 +67,12 @@ def test_a_report_tells_differences_evidence_and_failures_and_carries_its_digest
     scene.settled()
     scene.serve("candidate", 6, finish="failed")
     state = scene.settled()
-    text = as_markdown(scene.log, state)
+    text = as_markdown(account_of(scene.log, state))
     assert "| behaviour.default_sampling.temperature | 0 | 0.5 | yes |" in text
     assert "**rolled back**: hard stop: 6 of the candidate's 6 requests" in text
     assert "upstream_failed: `tiltyard replay gen_" in text
     assert "Digest of the lines above: `sha256:" in text
-    page = as_html(scene.log, state)
+    page = as_html(account_of(scene.log, state))
     assert "<td>behaviour.default_sampling.temperature</td>" in page
     assert "<script" not in page
 

@@ -9,6 +9,7 @@ import pytest
 from release_stage import CANARY, DIGEST, Scene
 
 from tiltyard.events.schema import (
+    AnswerScored,
     ContentRef,
     EvalItemFinished,
     EvalItemReviewed,
@@ -18,6 +19,9 @@ from tiltyard.events.schema import (
     JudgedSide,
     JudgmentMade,
 )
+from tiltyard.judge.items import Item, ItemSet, item_of
+from tiltyard.judge.preference import latest_model, record_training, train
+from tiltyard.judge.reward import score_all
 from tiltyard.release.gates import GateTest
 from tiltyard.release.plan import Gate
 
@@ -152,6 +156,17 @@ def test_judgments_that_could_not_be_read_hold(scene: Scene) -> None:
     assert [judged.verdict for _, judged in state.judged] == ["hold"]
 
 
+def answered(scene: Scene, name: str, number: int, score: float | None) -> EvalItemFinished:
+    """One item of a fixed set, by `old` or `new`; without a score it waits for experts."""
+    waits = () if score is not None else (EvalVerdict(kind="expert", score=None, code="awaiting_experts"),)
+    return EvalItemFinished(
+        run=f"run_{name}", item=str(number), item_digest=f"{DIGEST[:-4]}{number:04x}", alias=name,
+        behaviour=scene.behaviours[name], sample=0, generations=(), transcript=NOTHING, output_digest="x",
+        score=score, verdicts=waits, finish_reason="stop", prompt_tokens=1, cached_tokens=0, completion_tokens=1,
+        total_ms=1.0, tries=1,
+    )  # fmt: skip
+
+
 def test_a_fixed_set_is_compared_item_by_item_and_a_worse_candidate_stops_there(scene: Scene) -> None:
     scene.start(
         CANARY.replace("stage: canary\n    traffic: 5%", "stage: evals").replace(
@@ -166,19 +181,30 @@ def test_a_fixed_set_is_compared_item_by_item_and_a_worse_candidate_stops_there(
                 behaviour=scene.behaviours[name], identified=True, settings={}, seed=1, repeat=1,
             )
         )  # fmt: skip
-        made += [
-            EvalItemFinished(
-                run=f"run_{name}", item=str(i), item_digest=f"{DIGEST[:-4]}{i:04x}", alias=name,
-                behaviour=scene.behaviours[name], sample=0, generations=(), transcript=NOTHING, output_digest="x",
-                score=score if i % 2 else 1.0, verdicts=(), finish_reason="stop", prompt_tokens=1, cached_tokens=0,
-                completion_tokens=1, total_ms=1.0, tries=1,
-            )
-            for i in range(80)
-        ]  # fmt: skip
+        made += [answered(scene, name, i, score if i % 2 else 1.0) for i in range(80)]
     scene.append([(one, "evals", "default") for one in made])
     state = scene.settled()
     assert state.ended is not None
     assert state.ended.why.startswith("gate failed in evals: fixed_set core worse_by 0.1: fail; ")
+
+
+def test_a_run_whose_identity_is_only_said_decides_nothing(scene: Scene) -> None:
+    scene.start(
+        CANARY.replace("stage: canary\n    traffic: 5%", "stage: evals").replace(
+            "{metric: error_rate, worse_by: 0.2}", "{metric: fixed_set, set: core, worse_by: 0.1}"
+        )
+    )
+    made: list[EventData] = []
+    for name in ("old", "new"):
+        made.append(
+            EvalRunStarted(
+                run=f"run_{name}", set_name="core", set_digest=DIGEST, items=200, alias=name,
+                behaviour=scene.behaviours[name], identified=False, settings={}, seed=1, repeat=0, imported="lm_eval",
+            )
+        )  # fmt: skip
+        made += [answered(scene, name, i, 1.0) for i in range(200)]
+    scene.append([(one, "evals", "default") for one in made])
+    assert [judged.verdict for _, judged in scene.settled().judged] == ["hold"]
 
 
 def test_a_gate_holds_while_experts_have_not_decided_and_takes_their_verdict(scene: Scene) -> None:
@@ -195,15 +221,7 @@ def test_a_gate_holds_while_experts_have_not_decided_and_takes_their_verdict(sce
                 behaviour=scene.behaviours[name], identified=True, settings={}, seed=1, repeat=1,
             )
         )  # fmt: skip
-        made += [
-            EvalItemFinished(
-                run=f"run_{name}", item=str(i), item_digest=f"{DIGEST[:-4]}{i:04x}", alias=name,
-                behaviour=scene.behaviours[name], sample=0, generations=(), transcript=NOTHING, output_digest="x",
-                score=None if i < 2 else 1.0, verdicts=(EvalVerdict(kind="expert", score=None, code="awaiting_experts"),) * (i < 2),
-                finish_reason="stop", prompt_tokens=1, cached_tokens=0, completion_tokens=1, total_ms=1.0, tries=1,
-            )
-            for i in range(120)
-        ]  # fmt: skip
+        made += [answered(scene, name, i, None if i < 2 else 1.0) for i in range(120)]
     scene.append([(one, "evals", "default") for one in made])
     state = scene.settled()
     assert state.ended is None
@@ -222,3 +240,72 @@ def test_a_gate_holds_while_experts_have_not_decided_and_takes_their_verdict(sce
     assert state.ended.outcome == "promoted"
     judged = [e.data for e in scene.log.read(subject=state.id) if e.type.endswith("gate.judged.v1")]
     assert [getattr(one, "samples", None) for one in judged][-1] == 120
+
+
+@pytest.mark.parametrize(("wins", "outcome"), [(0.5, "promoted"), (0.1, "rolled_back")])
+def test_a_reward_model_decides_pair_by_pair_and_scores_of_another_scorer_never_meet(
+    scene: Scene, wins: float, outcome: str
+) -> None:
+    gate = "{metric: reward_win_rate, scorer: preference-features/2@abc, worse_by: 0.2}"
+    plan = CANARY.replace("stage: canary\n    traffic: 5%", "stage: shadow\n    share: 10%")
+    scene.start(plan.replace("{metric: error_rate, worse_by: 0.2}", gate))
+    scene.settled()  # scores count from the stage's beginning
+    made: list[EventData] = []
+    for number in range(400):
+        better = number % 10 < 10 * wins
+        for scorer, name, turn in (("1", "preference-features/2@abc", 1.0), ("2", "another", -1.0)):
+            made += [
+                AnswerScored(
+                    scorer=DIGEST[:-1] + scorer, scorer_name=name, kind="preference", item=f"itm_{number}", item_id=str(number),
+                    question=f"qst_{number}", side=side, identity=who, behaviour=scene.behaviours[who],
+                    score=turn * (100.0 if (who == "new") == better else 99.0),
+                )
+                for side, who in (("a", "old"), ("b", "new"))
+            ]  # fmt: skip
+    scene.append([(one, "scores", "default") for one in made])
+    state = scene.settled()
+    assert state.ended is not None
+    assert state.ended.outcome == outcome
+    judged = [e.data for e in scene.log.read(subject=state.id) if e.type.endswith("gate.judged.v1")]
+    assert getattr(judged[-1], "samples", None) == 400
+    assert getattr(judged[-1], "effect", None) == pytest.approx(wins - 0.5)
+
+
+async def test_a_preference_model_of_peoples_votes_decides_a_release(scene: Scene) -> None:
+    """Trained on votes for whole answers, it scores both identities' answers to the same questions; the terse candidate goes back."""
+    rng = np.random.default_rng(4)
+
+    def pair(number: int, words_a: int, words_b: int, **more: object) -> Item:
+        said = {"answer_a": "word " * words_a + "end.", "answer_b": "word " * words_b + "end."}
+        return item_of(
+            {
+                "id": str(number),
+                "question": f"Question {number % 40}?",
+                "model_a": "old",
+                "model_b": "new",
+                **said,
+                **more,
+            }
+        )
+
+    voted = []
+    for number in range(200):
+        a, b = rng.integers(5, 120, size=2).tolist()
+        likes_a = rng.random() < 1 / (1 + math.exp(-0.1 * (a - b)))
+        voted.append(pair(number, a, b, people=["a" if likes_a else "b"]))
+    trained = train(voted, first_sequence=1, last_sequence=1)
+    record_training(scene.log, trained)
+    model = latest_model(scene.log)
+    gate = f"{{metric: reward_win_rate, scorer: {model.name}, worse_by: 0.2}}"
+    plan = CANARY.replace("stage: canary\n    traffic: 5%", "stage: shadow\n    share: 10%")
+    scene.start(plan.replace("{metric: error_rate, worse_by: 0.2}", gate))
+    scene.settled()
+    who = {"behaviour_a": scene.behaviours["old"], "behaviour_b": scene.behaviours["new"]}
+    answers = tuple(
+        pair(1000 + n, 60 + n % 7, 10 + n % 5, question=f"Another {n}?", **who) for n in range(120)
+    )
+    await score_all(scene.log, model, ItemSet("answers", DIGEST, answers))
+    state = scene.settled()
+    assert state.ended is not None
+    assert state.ended.outcome == "rolled_back"
+    assert model.name in state.ended.why

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -79,6 +80,7 @@ class Requests(RuleBasedStateMachine):
 
 
 TestRequests = Requests.TestCase
+TestRequests.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
 
 
 def test_a_prompt_is_released_at_the_first_token_and_the_answer_as_it_comes() -> None:

@@ -17,6 +17,7 @@ from tiltyard.arena.health import Health
 from tiltyard.arena.measurements import Measurements
 from tiltyard.arena.pairing import Entrant
 from tiltyard.arena.recorded_votes import RecordedVotes
+from tiltyard.arena.screening import Screening
 from tiltyard.arena.transcript import Limits
 from tiltyard.client import ModelClient
 from tiltyard.events.log import EventLog
@@ -51,7 +52,12 @@ def open_yard(log: EventLog, models: StandIn, models_url: str) -> Iterator[Calla
     """Start an arena with given limits or contestants; a test may start several over one log."""
     stack: list[Iterator[None]] = []
 
-    def start(*, limits: Limits | None = None, contestants: list[Entrant] | None = None) -> Yard:
+    def start(
+        *,
+        limits: Limits | None = None,
+        contestants: list[Entrant] | None = None,
+        screening: Screening | None = None,
+    ) -> Yard:
         people = CONTESTANTS if contestants is None else contestants
         client = ModelClient(models_url)
         web = create_web(
@@ -60,6 +66,7 @@ def open_yard(log: EventLog, models: StandIn, models_url: str) -> Iterator[Calla
             contestants=lambda: people,
             rng=random.Random(7),
             limits=limits,
+            screening=screening,
             replay=REPLAY,
             routes=page_routes(log),
         )

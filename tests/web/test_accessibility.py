@@ -100,9 +100,13 @@ def test_every_page_of_the_arena_passes_axe_in_both_themes_and_fits_a_phone(
             visitor.post(
                 f"/api/arena/battles/{battle}/vote", json={"vote_token": token, "choice": choice}
             ).raise_for_status()
-    for place in ("/leaderboard", "/leaderboard/sensors", "/arena/health", "/nowhere"):
+    for place in ("/leaderboard", "/leaderboard/sensors", "/arena/health", "/nowhere", "/my-data"):
         page.goto(yard.url + place)
         check(page, axe, place)
+    page.get_by_label("I am sure.").check()
+    page.get_by_role("button", name="Delete my words").click()
+    expect(page.get_by_role("status")).to_contain_text("Your words are deleted")
+    check(page, axe, "receipt")
 
 
 def test_a_void_battle_and_a_refusal_in_chinese_pass_axe(

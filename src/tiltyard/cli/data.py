@@ -9,8 +9,10 @@ from typing import TextIO, get_args
 import click
 
 from tiltyard.cli.data_consent import consent_command, terms_command
+from tiltyard.cli.data_credential import command as credential_command
 from tiltyard.cli.data_erase import erase_command, receipt_command
-from tiltyard.cli.data_release import release_, schema
+from tiltyard.cli.data_lineage import lineage, use
+from tiltyard.cli.data_release import release_, revoked, schema, verify
 from tiltyard.cli.data_retain import command as retain_command
 from tiltyard.errors import InvalidRequest
 from tiltyard.governance.redaction import Policy, Redactor
@@ -23,11 +25,16 @@ def command() -> None:
 
 for verb in (
     consent_command,
+    credential_command,
     terms_command,
     erase_command,
     receipt_command,
     retain_command,
     release_,
+    verify,
+    revoked,
+    lineage,
+    use,
     schema,
 ):
     command.add_command(verb)

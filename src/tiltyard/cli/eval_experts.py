@@ -102,7 +102,7 @@ def judged_item(item: Item, answer: ItemAnswer, origin: Origin) -> JudgedItem:
     )
     mark = digest_of("\0".join((origin.behaviour, *said.texts)).encode())
     return JudgedItem(
-        id=f"{item.id}~{mark.removeprefix('sha256:')[:MARK_HEX]}",
+        id=f"{item.id}.{mark.removeprefix('sha256:')[:MARK_HEX]}",
         turns=item.turns,
         sides={"a": said},
         reference=(item.reference,) * len(item.turns) if item.reference else (),

@@ -22,6 +22,7 @@ from tiltyard.cli.eval_show import show
 from tiltyard.cli.options import data_option
 from tiltyard.evals.comparison import summarize
 from tiltyard.evals.evidence import read_evidence, runs_of
+from tiltyard.evals.importing import import_run
 from tiltyard.evals.inspect_log import write_inspect_log
 from tiltyard.evals.marking import Marker
 from tiltyard.evals.report import interval, label, write_report
@@ -89,6 +90,40 @@ def export(run_id: str, data: Path | None, out: Path | None) -> None:
     click.echo(str(path))
 
 
+@click.command(name="import")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--score", metavar="NAME", help="Which scorer or metric counts, where the log has several.")
+@click.option(
+    "--identity", metavar="DIGEST", help="Behaviour digest of who answered, where the log cannot prove it."
+)
+@data_option
+@json_option
+def import_log(
+    file: Path, *, score: str | None, identity: str | None, data: Path | None, as_json: bool
+) -> None:
+    """Take a log of Inspect AI (.eval, .json) or lm-eval (samples_*.jsonl) in as a run; the same file is taken once."""
+    with opened(data, create=True) as log:
+        done = asyncio.run(import_run(log, file, score=score, identity=identity))
+    if as_json:
+        said = {
+            "run": done.run,
+            "samples": done.ended.samples,
+            "appended": done.appended,
+            "mean": done.ended.mean,
+            "identified": done.identified,
+            "left_out": dict(done.foreign.left_out),
+        }
+        click.echo(json.dumps(said, ensure_ascii=False))
+        return
+    who = "as its generations in the log show" if done.identified else "by its own word"
+    click.echo(
+        f"{done.run}  {done.foreign.task}, {done.foreign.tool}, score {done.foreign.score_name or 'none'}: "
+        f"{done.ended.samples:,} samples of {done.foreign.model}, {who}; {done.appended:,} are new"
+    )
+    for why, count in done.foreign.left_out.items():
+        click.echo(f"  left out: {count:,} {why}")
+
+
 @click.command()
 @data_option
 @json_option
@@ -100,6 +135,7 @@ def runs(data: Path | None, as_json: bool) -> None:
                 click.echo(started.model_dump_json())
                 continue
             again = f", repeat {started.repeat}" if started.repeat else ""
+            again += f", from {started.imported.partition(',')[0]}" if started.imported else ""
             click.echo(
                 f"{started.run}  {started.set_name} ({started.items} items)  "
                 f"{started.alias}@{started.behaviour.removeprefix('sha256:')[:8]}  seed {started.seed}{again}"

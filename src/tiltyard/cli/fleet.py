@@ -20,7 +20,7 @@ from rich.live import Live
 
 from tiltyard.cli.fleet_table import PIPE_WIDTH, fleet_table
 from tiltyard.cli.options import PlaceGroup, config_option, data_option
-from tiltyard.cli.release import whoami
+from tiltyard.cli.release_place import whoami
 from tiltyard.cli.settings import load_settings
 from tiltyard.cli.workers import server_of
 from tiltyard.client import DEFAULT_URL, ModelClient
@@ -34,12 +34,11 @@ from tiltyard.events.schema import (
     WorkerReady,
     WorkerRemoved,
 )
-from tiltyard.fleet.foreign import probe_blocking
 from tiltyard.fleet.membership import Members
+from tiltyard.fleet.probe import find_blocking
 from tiltyard.fleet.registry import check_worker_url
 from tiltyard.identity.canonical import Json
 from tiltyard.wire.worker import WorkerKind
-from tiltyard.worker.adapters.declared import identity_of, names_of
 
 SOURCE = "tiltyard/fleet"
 KINDS = ("vllm", "sglang", "llama.cpp", "openai")
@@ -114,20 +113,17 @@ def add(
     kind: str | None,
     key_env: str,
 ) -> None:
-    """Add the engine at URL (http://HOST:PORT): vLLM, SGLang, llama.cpp's server, or any of OpenAI's protocol.
+    """Add the engine at URL (http://HOST:PORT): vLLM, SGLang, llama.cpp's server, any of OpenAI's protocol, or a worker of
+    tiltyard.
 
     It is asked who it is and what it serves. Running gateways give it work within a second, and after every restart. What
     it says of its weights is declared, not verified (docs/fleet.md).
     """
     url = url.rstrip("/")
     check_worker_url(url, None)
-    facts = probe_blocking(url, kind=cast(WorkerKind | None, kind), key_env=key_env)
-    served = names_of(facts, _names(names, [model.id for model in facts.models]))
-    worker = name or f"{facts.kind}-{urlsplit(url).netloc}".replace(":", "-").replace("[", "").replace(
-        "]", ""
-    )
+    found = find_blocking(url, names=_names(names), kind=cast(WorkerKind | None, kind), key_env=key_env)
+    worker = name or re.sub(r"[^A-Za-z0-9.]+", "-", f"{found.kind}-{urlsplit(url).netloc}")
     _check_name(worker, "--name")
-    by_id = {model.id: model for model in facts.models}
     with _log(context) as log:
         members = Members()
         members.look(log)
@@ -141,31 +137,35 @@ def add(
                 f"{url} is in the fleet already, as {same}; `tiltyard fleet remove {same}` takes it out"
             )
         newest = _behaviours(log)
-        for identity, model_id in served.items():
-            found = identity_of(facts, identity, by_id[model_id], url)
-            if newest.get(identity, found.behaviour) != found.behaviour:
+        for identity in found.identities.values():
+            before = newest.get(identity.name, identity.behaviour)
+            if before != identity.behaviour:
                 click.echo(
-                    f"note: {identity} was {newest[identity][:19]}… before and is {found.behaviour[:19]}… here. While a worker "
-                    f"serves the other, this one gets no work under that name; --as gives it another.",
+                    f"note: {identity.name} was {before[:19]}… before and is {identity.behaviour[:19]}… here. While a worker serves "
+                    "the other, this one gets no work under that name; --as gives it another.",
                     err=True,
                 )
         log.append_blocking(
             WorkerAdded(
-                worker=worker, url=url, engine=facts.kind, identities=served, key_env=key_env, by=whoami()
+                worker=worker,
+                url=url,
+                engine=found.kind,
+                identities=dict(found.served),
+                key_env=key_env,
+                by=whoami(),
             ),
             subject=worker,
             source=SOURCE,
         )
     click.echo(
-        f"{worker} is {facts.kind} {facts.version or '(it does not say which version)'} at {url}; it serves"
+        f"{worker} is {found.kind} {found.version or '(it does not say which version)'} at {url}; it serves"
     )
-    for identity, model_id in served.items():
-        context_tokens = by_id[model_id].max_context_tokens
-        size = (
-            "a context it does not say" if context_tokens is None else f"{context_tokens:,} tokens of context"
-        )
-        click.echo(f"  {identity}: {model_id}, {size}; declared, not verified")
-    if facts.kind == "openai":
+    for identity in found.identities.values():
+        unsaid = identity.name in found.unsaid
+        size = "a context it does not say" if unsaid else f"{identity.max_context_tokens:,} tokens of context"
+        declared = "; declared, not verified" if identity.behaviour_manifest.declared else ""
+        click.echo(f"  {identity.name}: {found.served[identity.name]}, {size}{declared}")
+    if found.kind == "openai":
         click.echo("  nothing more is known of it: no load, no version. --kind says what it is, if you know.")
 
 
@@ -273,19 +273,15 @@ def _behaviours(log: EventLog) -> dict[str, str]:
     }
 
 
-def _names(asked: tuple[str, ...], ids: list[str]) -> dict[str, str] | None:
+def _names(asked: tuple[str, ...]) -> dict[str, str] | None:
     """`NAME=MODEL`, or `NAME` alone for a server's only model."""
     names: dict[str, str] = {}
     for one in asked:
-        name, given, model_id = one.partition("=")
+        name, _, model_id = one.partition("=")
         _check_name(name, "--as")
-        if not given and len(ids) > 1:
-            raise click.BadParameter(
-                f"{name} of which model? Write {name}=MODEL with one of {', '.join(ids)[:400]}"
-            )
         if name in names:
             raise click.BadParameter(f"--as {name} stands there twice; each name is one model")
-        names[name] = model_id if given else (ids[0] if ids else "")
+        names[name] = model_id
     return names or None
 
 

@@ -33,6 +33,9 @@ from tiltyard.judge.rubric import Rubric, load_rubric, shipped_rubrics
 from tiltyard.judge.run import Done, Plan, Prices, item_key, plan
 from tiltyard.judge.run import run as run_plan
 
+HARDLY_READS = 0.5
+"""Share of pairs on which both orders agree below which attacks show nothing."""
+
 Command = TypeVar("Command", bound=Callable[..., object])
 
 
@@ -293,6 +296,13 @@ def attack(
             keys = {item.id: item_key(log, item) for item in item_set.items}
             planned, _ = judging.judge_all(attack_items(item_set, clean, keys, injections), purpose="attack")
             found = attacks_of(clean, judging.judgments(planned))
+            agree = report_of(clean).consistency
+    if agree.estimate < HARDLY_READS:
+        click.echo(
+            f"note: without attacks this judge says the same in both orders for {agree.estimate:.0%} of {agree.n:,} pairs; one that "
+            "goes by places and hardly reads answers cannot be moved by them, so the figures below say little",
+            err=True,
+        )
     if as_json:
         click.echo(json.dumps([asdict(one) for one in found], ensure_ascii=False, indent=2))
     else:

@@ -18,6 +18,7 @@ from tiltyard.cli.options import config_option, data_option
 from tiltyard.client import DEFAULT_URL, ModelClient, Program
 from tiltyard.errors import ConfigurationError, InvalidRequest
 from tiltyard.events.log import EventLog
+from tiltyard.judge.items import SUBJECT
 from tiltyard.judge.judges import find_judge
 from tiltyard.judge.people import votes_of
 from tiltyard.judge.preference import erased_since, latest_model, record_training
@@ -148,7 +149,9 @@ async def _scorer(log: EventLog, kind: str, items: str, options: dict[str, objec
         if kind == "likelihood":
             judge = await find_judge(client, text["name"], pin=text["pin"])
             check_sharing(items, text["url"], ours=judge.ours, share_words=share_words)
-            async with Program(text["url"], model=text["name"], api_key=key) as program:
+            async with Program(
+                text["url"], model=text["name"], api_key=key, user=SUBJECT if judge.ours else None
+            ) as program:
                 yield LikelihoodScorer(program, judge, load_rubric(text["rubric"]))
             return
         check_sharing(items, text["url"], ours=False, share_words=share_words)

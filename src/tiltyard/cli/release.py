@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 from tiltyard.cli.options import PlaceGroup, config_option, data_option
-from tiltyard.cli.settings import Settings, load_settings
-from tiltyard.errors import NotFound
+from tiltyard.cli.release_feedback import feedback
+from tiltyard.cli.release_place import last_release, opened, whoami
+from tiltyard.cli.release_report import card, report, verify
+from tiltyard.cli.settings import load_settings
 from tiltyard.events.envelope import format_time
-from tiltyard.events.log import EventLog
 from tiltyard.release.forecast import forecast
 from tiltyard.release.history import active_release, order, start, states_of, versions_of
 from tiltyard.release.plan import plan_schema
 from tiltyard.release.plan_file import read_plan
 from tiltyard.release.reconciler import Reconciler
-from tiltyard.release.report import as_html, as_markdown, status_lines
-from tiltyard.release.state import ReleaseState
-
-
-def whoami() -> str:
-    """Who is at the keyboard, for the log."""
-    return os.environ.get("TILTYARD_BY") or getpass.getuser()
+from tiltyard.release.report import status_lines
 
 
 @click.group(name="release", cls=PlaceGroup, help=__doc__)
@@ -107,17 +98,6 @@ def history(context: click.Context, *, alias: str) -> None:
 
 
 @command.command()
-@click.argument("alias")
-@click.option("--html", is_flag=True, help="One HTML page instead of Markdown.")
-@click.pass_context
-def report(context: click.Context, *, alias: str, html: bool) -> None:
-    """Print the report of the newest release of ALIAS: what differs, each gate over time, people's orders."""
-    with opened(context) as (_settings, log):
-        state = last_release(log, alias)
-        click.echo((as_html if html else as_markdown)(log, state), nl=False)
-
-
-@command.command()
 def schema() -> None:
     """Print the JSON schema of plans."""
     click.echo(json.dumps(plan_schema(), indent=2))
@@ -154,18 +134,7 @@ _order_command(
 _order_command("resume", "Let a paused release of ALIAS go on.")
 _order_command("abort", "End the release of ALIAS and give all traffic back to production.")
 
-
-def last_release(log: EventLog, alias: str) -> ReleaseState:
-    """The newest release of an alias; raises `NotFound`."""
-    found = [state for state in states_of(log).values() if state.started.alias == alias]
-    if not found:
-        raise NotFound(f"{alias} was never released; `tiltyard release start plan.yaml` does that")
-    return found[-1]
-
-
-@contextmanager
-def opened(context: click.Context) -> Iterator[tuple[Settings, EventLog]]:
-    """The settings and the log."""
-    settings, log_url = context.obj
-    with EventLog.open(log_url or settings.log_place, keys=settings.keys_place, create=False) as log:
-        yield settings, log
+command.add_command(feedback)
+command.add_command(report)
+command.add_command(card)
+command.add_command(verify)

@@ -94,7 +94,7 @@ def show(outcome: Outcome, as_json: bool) -> None:
         return
     verdict = "identical" if outcome.identical else f"differs: {outcome.difference}"
     click.echo(
-        f"{outcome.generation}  {outcome.identity}  {outcome.tokens} tokens  {verdict}  (words {outcome.words})"
+        f"{outcome.generation}  {outcome.identity}  {outcome.tokens} tokens  words {outcome.words}  {verdict}"
     )
 
 

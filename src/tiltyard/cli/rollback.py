@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tiltyard.cli.options import config_option, data_option
-from tiltyard.cli.release import whoami
+from tiltyard.cli.release_place import whoami
 from tiltyard.cli.settings import load_settings
 from tiltyard.events.log import EventLog
 from tiltyard.release.history import roll_back

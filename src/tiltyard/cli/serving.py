@@ -358,6 +358,7 @@ def show_doors(settings: Settings, url: str, *, arena: bool, closed: bool) -> No
     if arena:
         say(f"  arena    {url}/")
         say(f"  board    {url}/leaderboard")
+        say(f"  releases {url}/releases")
     key = "a key of `tiltyard keys create`" if closed else "any key"
     say(f'  OpenAI   {url}/v1  (model "{model}", {key})')
     say(f"  data     {settings.data_dir}")

@@ -24,10 +24,11 @@ from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Entrant
 from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.arena.sessions import SessionLimits
+from tiltyard.cli.operators import KeyOperators
 from tiltyard.cli.options import config_option, data_option, host_option, port_option
 from tiltyard.cli.reviewers import reviewers
 from tiltyard.cli.rulesets import ruleset_of
-from tiltyard.cli.screening import screening
+from tiltyard.cli.screening import redactors, screening
 from tiltyard.cli.serving import Running, serve
 from tiltyard.cli.settings import FILE_NAME, Settings, default_data_dir, load_settings
 from tiltyard.events.schema import LeaderboardPublished
@@ -35,9 +36,13 @@ from tiltyard.governance.erasure import PERSON, REASON, Erasure, erase
 from tiltyard.release.reconciler import Reconciler
 from tiltyard.telemetry.arena_metrics import ArenaMetrics
 from tiltyard.web.app import create_web
+from tiltyard.web.data import data_routes
 from tiltyard.web.health import figures_of, health_routes
 from tiltyard.web.leaderboard import leaderboard_routes
 from tiltyard.web.my_data import EraseVoter
+from tiltyard.web.release_feedback import feedback_routes
+from tiltyard.web.release_room import ReleaseRoom
+from tiltyard.web.releases import ReleasePages
 from tiltyard.web.result_sources import result_sources
 from tiltyard.web.review import review_routes
 from tiltyard.web.sensors import sensor_routes
@@ -79,6 +84,8 @@ def make_pages(running: Running) -> Starlette:
         measurements=Measurements(log, costs=running.settings.file.costs, held_back=True),
         sources=result_sources(log),
     )
+    operators = KeyOperators(log, keys_required=running.settings.file.server.require_keys)
+    releases = ReleasePages(ReleaseRoom(log, running.settings.file.aliases), operators)
     pairing = running.settings.file.arena.pairing
     return with_releases(
         running,
@@ -90,7 +97,10 @@ def make_pages(running: Running) -> Starlette:
                 *sensors,
                 *board,  # after the others below /leaderboard/: any word may be a board's name
                 *health_routes(health),
+                *data_routes(log),
                 *review_routes(recorded, reviewers(log)),
+                *feedback_routes(log, operators, redactors(running.settings)),
+                *releases.routes(),  # after the one above: any word may be a release's id
             ],
             pairing=InformedPairing(log, pairing, recorded=recorded),
             sessions=SessionLimits(running.settings.file.arena.sessions),

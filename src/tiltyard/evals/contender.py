@@ -30,9 +30,11 @@ class Contender:
 
 
 async def resolve(client: ModelClient, name: str) -> Contender:
-    """Ask the server what `name` stands for; `name@sha256:…` must stand for an identity that begins so.
+    """Ask the server what `name` stands for; `name@sha256:…` is the identity whose digest begins so.
 
-    Raises `NotFound` when the server has no such model, `Conflict` when it stands for another identity.
+    Where the name stands for another identity by now, and the server has that one under a name of its own, it is asked by that
+    name: so two releases of one alias can be compared. Raises `NotFound` when the server has no such model, `Conflict` when
+    nothing that it has is that identity.
     """
     alias, _, wanted = name.partition("@")
     entries = {entry.id: entry for entry in await client.models()}
@@ -53,8 +55,12 @@ async def resolve(client: ModelClient, name: str) -> Contender:
                 param="model",
             )
         if not behaviour.removeprefix("sha256:").startswith(digits):
+            others = [one for one in entries.values() if (one.identity or "").startswith(f"sha256:{digits}")]
+            if len({one.identity for one in others}) == 1 and others[0].identity is not None:
+                return Contender(others[0].id, others[0].identity, identified=True)
             raise Conflict(
-                f"{alias} is {behaviour} now, not {wanted}. Serve that identity, or ask for the name alone.",
+                f"{alias} is {behaviour} now, not {wanted}, and no other model of the server is. Serve that identity, "
+                "or ask for the name alone.",
                 param="model",
                 code="identity_changed",
             )

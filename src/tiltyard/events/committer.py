@@ -13,6 +13,7 @@ from tiltyard.events.dialect import Database
 from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.permissions import scopes_of
 from tiltyard.events.projections import project
+from tiltyard.events.roles import Role, role_refusal
 from tiltyard.events.schema import EventData, SubjectErased
 from tiltyard.events.seals import Seal, Sealer, leaf_hash
 from tiltyard.events.tables import contents, events, seals
@@ -63,10 +64,11 @@ class Outcome:
 class Committer:
     """Turns drafts into sealed events."""
 
-    def __init__(self, database: Database, vault: Vault, sealer: Sealer) -> None:
+    def __init__(self, database: Database, vault: Vault, sealer: Sealer, role: Role = "owner") -> None:
         self._database = database
         self._vault = vault
         self._sealer = sealer
+        self._role: Role = role
         self.last_seal: Seal | None = None
         """The newest seal that this process made."""
 
@@ -80,7 +82,8 @@ class Committer:
             before = newest_seal(connection)
             sequence = before.last_sequence if before else 0
             for draft in drafts:
-                if (refusal := _refusal(draft, taken, erased)) is not None:
+                refusal = role_refusal(self._role, draft.data) or _refusal(draft, taken, erased)
+                if refusal is not None:
                     outcomes.append(Outcome(draft, refusal))
                     continue
                 if (key := draft.data.unique_key()) is not None:

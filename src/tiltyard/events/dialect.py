@@ -87,6 +87,10 @@ class Database(ABC):
         """Take away what an update of the table has left of the old values."""
 
     @abstractmethod
+    def settle(self) -> None:
+        """The same for whatever was overwritten, as far as that is cheap."""
+
+    @abstractmethod
     def create(self, metadata: MetaData, append_only: tuple[str, ...] = ()) -> None:
         """Create what is not there yet; tables named in `append_only` refuse UPDATE and DELETE."""
 
@@ -145,6 +149,10 @@ class SqliteDatabase(Database):
             )
 
     def sweep(self, table: Table) -> None:
+        """Do as `settle` does: that is all there is to do."""
+        self.settle()
+
+    def settle(self) -> None:
         """Move everything into the database file (overwritten values are zeros there) and empty the write-ahead log."""
         try:
             with self._raw() as raw:
@@ -223,6 +231,9 @@ class PostgresDatabase(Database):
                 connection.exec_driver_sql(f"VACUUM (FULL) {table.name}")
         except SQLAlchemyError as error:
             raise self.storage_failed(error) from error
+
+    def settle(self) -> None:
+        """Nothing: what an update leaves goes with the server's own vacuum."""
 
     def create(self, metadata: MetaData, append_only: tuple[str, ...] = ()) -> None:
         """Create tables and triggers; safe when several processes do it at once."""

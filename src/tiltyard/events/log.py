@@ -94,7 +94,7 @@ class EventLog(Queries, PermissionQueries):
         self.expiring = Expiring(database, keys)
         """Words whose time is over."""
         self._sealer = Sealer(master.seal_key)
-        self._committer = Committer(database, self._vault, self._sealer)
+        self._committer = Committer(database, self._vault, self._sealer, master.role)
         self._writer = GroupCommitWriter(self._committer.commit, self._committed)
         self._heads = HeadKeeper(keys, database, log_id, self._sealer)
         self._head_kept_at = float("-inf")
@@ -239,6 +239,7 @@ class EventLog(Queries, PermissionQueries):
         late = self._vault.destroy(subject)
         if late:
             emptied += self.empty_rows(of_subject(contents.c.subject, subject))
+        self._database.settle()
         return Erased(destroyed + late, emptied)
 
     def erased_since(self, subject: str, moment_us: int) -> bool:

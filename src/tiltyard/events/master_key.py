@@ -12,15 +12,22 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tiltyard.errors import ConfigurationError, LogTampered, StorageFailed
+from tiltyard.events.roles import Role
 
 NONCE_BYTES = 12
 KEY_BYTES = 32
+
+
+EVALUATION = "tiltyard-evaluation-1"
+"""How the key file of an evaluation worker begins; behind it three keys in hexadecimal: its own secret, the seals', the pepper."""
 
 
 class MasterKey:
     """Wraps subject keys and derives the key of the seals."""
 
     def __init__(self, secret: bytes) -> None:
+        self.role: Role = "owner"
+        """What its holder may append (`roles.py`)."""
         self._wrapper = AESGCM(hmac.digest(secret, b"tiltyard master wrap", "sha256"))
         self.seal_key = hmac.digest(secret, b"tiltyard master seal", "sha256")
         self.pepper = hmac.digest(secret, b"tiltyard master pepper", "sha256")
@@ -29,6 +36,25 @@ class MasterKey:
         """Of the key that signs receipts and releases."""
         self.fingerprint = hmac.digest(secret, b"tiltyard master fingerprint", "sha256")[:8]
         """Tells one master key from another and says nothing about it."""
+
+    @classmethod
+    def of_evaluation(cls, own: bytes, seal_key: bytes, pepper: bytes) -> MasterKey:
+        """A key with a secret of its own: it seals what it appends, and unwraps nobody's keys but its own."""
+        key = cls(own)
+        key.role, key.seal_key, key.pepper = "evaluation", seal_key, pepper
+        return key
+
+    def write_evaluation(self, path: Path) -> None:
+        """Write the key file of an evaluation worker, readable by its owner only; raises `StorageFailed`."""
+        line = " ".join(
+            (EVALUATION, secrets.token_bytes(KEY_BYTES).hex(), self.seal_key.hex(), self.pepper.hex())
+        )
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as stream:
+                stream.write(line + "\n")
+        except OSError as error:
+            raise StorageFailed(f"cannot write the key {path}: {error.strerror}") from error
 
     @classmethod
     def load_or_create(cls, path: Path, *, create: bool = True) -> MasterKey:
@@ -50,6 +76,8 @@ class MasterKey:
                 f"the master key {path} can be read by others (mode {mode & 0o777:04o}); "
                 f"run: chmod 600 {path}"
             )
+        if words.startswith(EVALUATION.encode() + b" "):
+            return cls._evaluation(path, words)
         try:
             secret = bytes.fromhex(words.decode().strip())
         except ValueError:
@@ -60,6 +88,18 @@ class MasterKey:
                 "from where you keep its copy; without it the words in the vault cannot be read"
             )
         return cls(secret)
+
+    @classmethod
+    def _evaluation(cls, path: Path, words: bytes) -> MasterKey:
+        try:
+            own, seal_key, pepper = (bytes.fromhex(one) for one in words.decode().split()[1:])
+        except ValueError:
+            own, seal_key, pepper = b"", b"", b""
+        if {len(one) for one in (own, seal_key, pepper)} != {KEY_BYTES}:
+            raise ConfigurationError(
+                f"the evaluation key {path} is damaged; make another with `tiltyard data credential`"
+            )
+        return cls.of_evaluation(own, seal_key, pepper)
 
     def wrap(self, secret: bytes, key_id: str, subject: str) -> bytes:
         """Encrypt a subject key; its id and subject are bound in."""

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import httpx2
 
-from tiltyard.errors import ConfigurationError
 from tiltyard.wire.worker import WorkerKind, WorkerStatus
 from tiltyard.worker.adapters.asking import refuse_door
 from tiltyard.worker.adapters.declared import status_of
 from tiltyard.worker.adapters.facts import NOTHING, EngineFacts, Reply
-from tiltyard.worker.adapters.kinds import ENGINES, detect, observe
+from tiltyard.worker.adapters.kinds import ENGINES, observe
 from tiltyard.worker.adapters.readings import MAX_BYTES
 
-PROBE_TIMEOUT_S = 10.0
+FRESH = frozenset({"/metrics", "/health"})
+"""What is asked each time; what a server is and serves is asked again every `SETTLED_S`, and after every silence."""
+SETTLED_S = 10.0
+NEEDED = frozenset({"/v1/models", "/health"})
+"""A server that does not answer these is not there."""
 
 
 class NotAnswering(Exception):
@@ -35,6 +37,8 @@ class ForeignEngine:
     """Environment variable that holds the key to show it; empty: none."""
     _progress: float | None = field(default=None, repr=False)
     _moved_s: float = field(default=0.0, repr=False)
+    _settled: dict[str, Reply] = field(default_factory=dict, repr=False)
+    _settled_s: float = field(default=0.0, repr=False)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -49,14 +53,24 @@ class ForeignEngine:
 
     async def ask(self, http: httpx2.AsyncClient, worker: str, url: str, now_s: float) -> WorkerStatus:
         """Read what it says of itself; raises `httpx2.HTTPError`, or `NotAnswering` where it lists no models."""
-        facts = await observe(self._getter(http, url), ENGINES[self.kind])
+        if now_s - self._settled_s > SETTLED_S or self.kind == "openai":
+            self._settled, self._settled_s = {}, now_s
+        get, asked = Getter(http, url, self.headers), self._settled
+        self._settled = {}  # until all of it has been answered again
+
+        async def get_and_keep(path: str) -> Reply:
+            reply = await get(path)
+            if path not in FRESH:
+                asked[path] = reply
+            return reply
+
+        facts = await observe(get_and_keep, ENGINES[self.kind], asked)
         if not facts.models:
             raise NotAnswering(f"{url} lists no models")
+        if facts.healthy:
+            self._settled = asked
         status = status_of(facts, worker, self.names, url)
         return status.model_copy(update={"last_step_age_ms": self._stood_still_ms(facts, now_s)})
-
-    def _getter(self, http: httpx2.AsyncClient, url: str) -> _Getter:
-        return _Getter(http, url, self.headers)
 
     def _stood_still_ms(self, facts: EngineFacts, now_s: float) -> float | None:
         """How long its count of tokens has not moved: a server can say 200 to /health and hang (vLLM #39863)."""
@@ -69,14 +83,15 @@ class ForeignEngine:
 
 
 @dataclass(frozen=True)
-class _Getter:
-    """Asks one server for paths; only the list of models has to answer."""
+class Getter:
+    """Asks one server for paths; those that are needed raise `httpx2.HTTPError` where nobody answers."""
 
     http: httpx2.AsyncClient
     url: str
     headers: Mapping[str, str]
 
     async def __call__(self, path: str) -> Reply:
+        """The reply; `NOTHING` where there is none, or one too long to be any."""
         try:
             async with self.http.stream("GET", self.url + path, headers=self.headers) as response:
                 body = b""
@@ -86,27 +101,6 @@ class _Getter:
                         return NOTHING
                 return Reply(response.status_code, body)
         except httpx2.HTTPError:
-            if path == "/v1/models":
+            if path in NEEDED:
                 raise
             return NOTHING
-
-
-async def probe(url: str, *, kind: WorkerKind | None = None, key_env: str = "") -> EngineFacts:
-    """Ask a server who it is, once; raises `ConfigurationError` naming what is wrong and what to do."""
-    if key_env and key_env not in os.environ:
-        raise ConfigurationError(
-            f"--key-env: there is no environment variable {key_env}; set it here and where the server runs"
-        )
-    engine = ForeignEngine(kind or "openai", {}, key_env)
-    async with httpx2.AsyncClient(timeout=PROBE_TIMEOUT_S, trust_env=False) as http:
-        try:
-            return await detect(_Getter(http, url, engine.headers), url, kind)
-        except httpx2.HTTPError as error:
-            raise ConfigurationError(
-                f"nobody answers at {url}: {error or type(error).__name__}. Start the server first, or check the address."
-            ) from error
-
-
-def probe_blocking(url: str, *, kind: WorkerKind | None = None, key_env: str = "") -> EngineFacts:
-    """`probe`, for who has no event loop."""
-    return asyncio.run(probe(url, kind=kind, key_env=key_env))

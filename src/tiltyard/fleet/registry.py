@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx2
 from pydantic import ValidationError
 
-from tiltyard.errors import ConfigurationError
+from tiltyard.errors import ConfigurationError, TiltyardError
 from tiltyard.fleet.breaker import Breaker
 from tiltyard.fleet.foreign import ForeignEngine, NotAnswering
 from tiltyard.fleet.lease import Lease
@@ -255,18 +255,23 @@ class Registry:
                 worker.lease.missed()
                 worker.note = f"does not answer: {type(error).__name__}"
         else:
-            if worker.url == url:
+            try:
                 await self._take(worker, status)
+            except TiltyardError as error:  # what cannot be recorded is not served
+                worker.note = error.message
         for tell in self.after_asking:
             tell(worker)
 
     async def _take(self, worker: Worker, status: WorkerStatus) -> None:
         """Take the status of a worker, of an added one only what may be served under its names."""
+        url = worker.url
         kept = [i for i in status.identities if not worker.added or self._other(worker, i) is None]
         if worker.added and self.before_serving is not None:
             known = {identity.deployment for identity in worker.identities.values()}
             if any(identity.deployment not in known for identity in kept):
                 await self.before_serving(status.model_copy(update={"identities": tuple(kept)}))
+        if worker.url is None or worker.url != url:
+            return  # it was withdrawn meanwhile
         self._observe(worker, status)
         if worker.added:
             worker.identities = {identity.name: identity for identity in kept}

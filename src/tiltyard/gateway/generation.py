@@ -382,6 +382,7 @@ class Generation:
             metrics.first_token_s.labels(event.endpoint, name).observe(self._first_token_ms / 1000)
         metrics.prompt_tokens.labels(name).inc(event.prompt_tokens)
         metrics.cached_tokens.labels(name).inc(event.cached_tokens)
+        metrics.expected_cached_tokens.labels(name).inc(self._relay.route.cached_tokens)
         metrics.completion_tokens.labels(name).inc(event.completion_tokens)
 
     def _refuse_if_too_late(self) -> None:

@@ -5,6 +5,7 @@
 | `vllm-classify` | `POST /classify` with `messages` | the probability of class `label` (the last unless told); of one class, its value |
 | `vllm-pooling` | `POST /pooling` with `messages` | the last number of the pooled data |
 | `vllm-score` | `POST /score` with `text_1`, `text_2` | `score`: how well the answer goes with the question |
+| `vllm-rerank` | `POST /rerank` with `query`, `documents` | `relevance_score` of the only document |
 | `sglang` | `POST /classify` with `text` | the first number of `embedding` |
 """
 
@@ -24,7 +25,7 @@ from tiltyard.identity.canonical import Json
 from tiltyard.judge.items import Item
 from tiltyard.judge.reward import Kind
 
-Shape = Literal["vllm-classify", "vllm-pooling", "vllm-score", "sglang"]
+Shape = Literal["vllm-classify", "vllm-pooling", "vllm-score", "vllm-rerank", "sglang"]
 SHAPES: tuple[Shape, ...] = get_args(Shape)
 TEMPLATE = "User: {question}\n\nAssistant: {answer}"
 """How a conversation is written for a server that takes only text; a reward model wants its own chat template here."""
@@ -105,6 +106,8 @@ class HttpReward:
         question = "\n\n".join([*(f"{said}\n\n{answer}" for said, answer in before), last[0]])
         if self._shape == "vllm-score":
             return "/score", {**head, "text_1": question, "text_2": last[1]}
+        if self._shape == "vllm-rerank":
+            return "/rerank", {**head, "query": question, "documents": [last[1]]}
         # one pass: an answer that says {question} says just that
         parts = {"{question}": question, "{answer}": last[1]}
         text = self._template
@@ -125,6 +128,8 @@ class HttpReward:
             if not isinstance(rows, list) or len(rows) != 1:
                 raise ValueError("not one row")
             return _number(_member(_member(rows, 0), "embedding"), 0)
+        if self._shape == "vllm-rerank":
+            return _number([_member(_member(_member(reply, "results"), 0), "relevance_score")], 0)
         data = _member(_member(_member(reply, "data"), 0), _MEMBERS[self._shape])
         if self._shape == "vllm-score":
             return _number([data], 0)

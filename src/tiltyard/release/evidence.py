@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import NamedTuple
 
 import orjson
@@ -11,6 +12,7 @@ from tiltyard.evals.verdict import AWAITING
 from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
+    AnswerScored,
     EvalItemFinished,
     EvalItemReviewed,
     EvalRunStarted,
@@ -66,6 +68,8 @@ class StageEvidence:
         self._flips: dict[str, tuple[str, float | None]] = {}
         self._items: dict[tuple[str, str, int], dict[str, float | None]] = {}
         self._sets: dict[str, str] = {}
+        self._scored: dict[tuple[str, str], dict[str, AnswerScored]] = {}
+        """Scores by scorer and item, then side."""
         self._awaiting: dict[str, set[tuple[str, str, int]]] = {}
         """Answers that experts have to decide on, by set."""
         self._words = any(
@@ -83,6 +87,7 @@ class StageEvidence:
             EvalItemFinished,
             EvalItemReviewed,
             JudgmentMade,
+            AnswerScored,
         )
         with self._log.words("evaluate", reader="release/evidence") as self._readable:
             for event in self._log.read(after=self.through, types=types):
@@ -97,7 +102,9 @@ class StageEvidence:
                 self._compare("human_win_rate", a, b, score)
             case JudgmentMade() as data:
                 self._take_judgment(data)
-            case EvalRunStarted(run=run, set_name=name):
+            case AnswerScored() as data:
+                self._take_score(data)
+            case EvalRunStarted(run=run, set_name=name, identified=True):
                 self._sets[run] = name
             case EvalItemFinished() | EvalItemReviewed() as data:
                 self._take_item(data)
@@ -173,11 +180,24 @@ class StageEvidence:
         both = None if score is None or known[1] is None else (score + known[1]) / 2
         self._compare("judge_win_rate", sides["a"], sides["b"], both)
 
-    def _compare(self, metric: str, a: str, b: str, score: float | None) -> None:
+    def _take_score(self, data: AnswerScored) -> None:
+        """Both answers to one item by one scorer: who has the higher score wins, however much higher; scales are a scorer's own."""
+        sides = self._scored.setdefault((data.scorer, data.item), {})
+        sides[data.side] = data
+        if len(sides) < 2:
+            return
+        a, b = sides["a"], sides["b"]
+        score = float((a.score > b.score) - (a.score < b.score))
+        named = {data.scorer, data.scorer_name}
+        self._compare("reward_win_rate", a.behaviour or "", b.behaviour or "", score, named)
+
+    def _compare(
+        self, metric: str, a: str, b: str, score: float | None, scorer: Container[str | None] = (None,)
+    ) -> None:
         if {a, b} != {self._parties.candidate, self._parties.production}:
             return
         for test in self.tests:
-            if test.gate.metric != metric:
+            if test.gate.metric != metric or test.gate.scorer not in scorer:
                 continue
             if score is None:
                 test.add_missing()
@@ -236,7 +256,7 @@ class StageEvidence:
         return None if said is None else str(said["choices"][0]["text"])
 
 
-_OWN_PAIRS = frozenset({"human_win_rate", "judge_win_rate", "fixed_set"})
+_OWN_PAIRS = frozenset({"human_win_rate", "judge_win_rate", "reward_win_rate", "fixed_set"})
 """Metrics that do not come from a stage's own traffic."""
 MAX_WAITING = 100_000
 """Originals that wait for their copies; most are never copied."""

@@ -111,14 +111,25 @@ def start(log: EventLog, plan: Plan, aliases: Mapping[str, str], *, by: str, why
     return data
 
 
-def order(log: EventLog, alias: str, what: str, *, by: str, why: str) -> ReleaseOrdered:
-    """Tell the active release of an alias something; raises `NotFound` where there is none. Blocks."""
+def order(
+    log: EventLog, alias: str, what: str, *, by: str, why: str, seen: tuple[str, int] | None = None
+) -> ReleaseOrdered:
+    """Tell the active release of an alias something; raises `NotFound` where there is none. Blocks.
+
+    `seen` are the release and stage that whoever orders looked at: raises `Conflict` where it has moved on since, so that
+    nobody approves a stage that they did not see.
+    """
     state = active_release(log, alias)
     if state is None:
         raise NotFound(
             f"no release of {alias} is under way; `tiltyard release history {alias}` shows those there were"
         )
     index = 0 if state.entered is None else state.entered.index
+    if seen not in (None, (state.id, index)):
+        raise Conflict(
+            f"it has moved on since you looked: {state.id} is in stage {index + 1}; look again",
+            code="moved_on",
+        )
     data = ReleaseOrdered.model_validate(
         {"release": state.id, "order": what, "index": index, "by": by, "why": why}
     )

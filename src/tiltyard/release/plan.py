@@ -58,7 +58,7 @@ QUANTILES = (
     "total_p99",
 )
 MEANS = ("output_tokens", "cost")
-WINS = ("human_win_rate", "judge_win_rate")
+WINS = ("human_win_rate", "judge_win_rate", "reward_win_rate")
 SCORES = ("fixed_set",)
 Metric: TypeAlias = Literal[
     "error_rate",
@@ -74,6 +74,7 @@ Metric: TypeAlias = Literal[
     "cost",
     "human_win_rate",
     "judge_win_rate",
+    "reward_win_rate",
     "fixed_set",
 ]
 
@@ -112,6 +113,8 @@ class Gate(Part):
     """Samples before it may pass; the stage's where left out."""
     set: str | None = None
     """For `fixed_set`: name of the set."""
+    scorer: str | None = None
+    """For `reward_win_rate`: name or digest of the scorer; scores of two scorers never meet."""
 
     @model_validator(mode="after")
     def _is_one_condition(self) -> Gate:
@@ -127,6 +130,8 @@ class Gate(Part):
             raise ValueError(f"{self.metric} has no slices yet; leave slice out")
         if (self.set is not None) != (self.metric == "fixed_set"):
             raise ValueError("set names the set of metric fixed_set; they need each other")
+        if (self.scorer is not None) != (self.metric == "reward_win_rate"):
+            raise ValueError("scorer names the scorer of metric reward_win_rate; they need each other")
         return self
 
     @property
@@ -138,7 +143,8 @@ class Gate(Part):
         """
         bound = f"worse_by {self.worse_by:g}" if self.worse_by is not None else f"limit {self.limit:g}"
         said = str(self.slice)
-        return f"{self.metric}{' ' + self.set if self.set else ''} {bound}{' [' + said + ']' if said else ''}"
+        of = self.set or self.scorer
+        return f"{self.metric}{' ' + of if of else ''} {bound}{' [' + said + ']' if said else ''}"
 
 
 class _Stage(Part):

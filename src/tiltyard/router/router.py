@@ -17,6 +17,8 @@ from tiltyard.wire.worker import IdentityStatus
 
 MAX_GROUPS = 4_096
 """Groups and sessions whose worker is remembered; the least recently used are forgotten."""
+RECOMPUTING = 2
+"""What a token counts that is computed again: beside its own work, it holds up whoever comes after (`bench/routing.py`)."""
 GATE_TOKENS = 4_096
 """Unfinished tokens by which a worker may be ahead of the least loaded one and still be chosen for what its cache holds."""
 
@@ -112,7 +114,8 @@ class Router:
     ) -> Route:
         """The worker that would be done with this prompt first; raises `Unavailable` when there is none.
 
-        That is the one with the fewest unfinished tokens once those of the prompt are added which it has not got cached.
+        That is the one with the fewest unfinished tokens once those of the prompt are added, twice, which it has not got
+        cached.
         For what its cache holds a worker is chosen only while it is at most the gate ahead of the least loaded one: an
         affinity that load cannot overrule makes one worker everybody's (AIBrix #842, AIBrix PR #2365).
 
@@ -138,7 +141,8 @@ class Router:
 
         def cost(worker: Worker) -> tuple[int, int, int]:
             name = worker.name
-            return loads[name] + prompt.tokens - cached[name], _reported(worker), self._chosen.get(name, 0)
+            uncached = prompt.tokens - cached[name]
+            return loads[name] + RECOMPUTING * uncached, _reported(worker), self._chosen.get(name, 0)
 
         worker = min((w for w in candidates if loads[w.name] <= gate), key=cost)
         for kept, bound in ((session, self._sticky), (group, False)):
@@ -167,7 +171,7 @@ class Router:
     ) -> AbstractContextManager[Entry]:
         """Count a request against the worker of its route for the length of the block."""
         worker = route.worker
-        worker.breaker.began(self._clock())
+        worker.breaker.began(worker.clock())
         self.prefixes.sent(worker.name, prompt, _holds_tokens(route))
         uncached = max(0, prompt.tokens - route.cached_tokens)
         return self.loads.entry(worker.name, uncached, answer_tokens, blind=blind, queue=queue)

@@ -60,12 +60,18 @@ class GatewayMetrics:
             ("identity",),
             registry=registry,
         )
+        self.expected_cached_tokens = Counter(
+            "tiltyard_expected_cached_prompt_tokens",
+            "Prompt tokens that the router took to be in the chosen worker's cache.",
+            ("identity",),
+            registry=registry,
+        )
         self.completion_tokens = Counter(
             "tiltyard_completion_tokens", "Tokens answered.", ("identity",), registry=registry
         )
         self.retries = Counter(
             "tiltyard_retries",
-            "Requests given to a second worker because the first died before it sent a byte.",
+            "Requests given to another worker because one took nothing new, failed or went away before it sent a byte.",
             registry=registry,
         )
         self.shadow_copies = Counter(

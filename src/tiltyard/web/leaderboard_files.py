@@ -8,10 +8,10 @@ import io
 from collections.abc import Sequence
 from typing import Final
 
-from tiltyard.arena.importing.export import inert
 from tiltyard.errors import Unavailable
 from tiltyard.identity.canonical import Json
 from tiltyard.rating.leaderboard import Leaderboard, LeaderboardRow
+from tiltyard.wire.escaping import for_csv
 
 HOW_TO_INSTALL: Final = "pip install 'tiltyard[parquet]'"
 
@@ -64,7 +64,7 @@ def to_csv(rows: Sequence[LeaderboardRow]) -> str:
     writer.writerow(COLUMNS)
     for row in rows:
         values = {**values_of(row), "superseded": "true" if row.model.superseded else "false"}
-        writer.writerow([inert(values[column]) for column in COLUMNS])
+        writer.writerow([for_csv(values[column]) for column in COLUMNS])
     return out.getvalue()
 
 

@@ -51,22 +51,32 @@ def one_line(text: str) -> str:
 
 
 def for_csv(value: object) -> object:
-    """Prefix a text that a spreadsheet would run as a formula with an apostrophe.
+    """Prefix a text that a spreadsheet would run as a formula with an apostrophe, which `from_csv` takes away again.
 
-    >>> for_csv("=HYPERLINK(1)"), for_csv(-1.5), for_csv("  =1")
-    ("'=HYPERLINK(1)", -1.5, "'  =1")
+    >>> for_csv("=HYPERLINK(1)"), for_csv(-1.5), for_csv("  =1"), for_csv("'=1")
+    ("'=HYPERLINK(1)", -1.5, "'  =1", "''=1")
     """
-    if not isinstance(value, str):
-        return value
-    begins = value.lstrip(" \u00a0").startswith(_FORMULA) or value.startswith(_FORMULA)
-    return f"'{value}" if begins else value
+    return f"'{value}" if isinstance(value, str) and _runs(value.lstrip("'")) else value
+
+
+def from_csv(cell: str) -> str:
+    """Return the text for which `for_csv` wrote a cell.
+
+    >>> from_csv("'=HYPERLINK(1)"), from_csv("'tis")
+    ('=HYPERLINK(1)', "'tis")
+    """
+    return cell[1:] if cell.startswith("'") and _runs(cell.lstrip("'")) else cell
+
+
+def _runs(text: str) -> bool:
+    return text.startswith(_FORMULA) or text.lstrip(" \u00a0").startswith(_FORMULA)
 
 
 def for_markdown(text: str) -> str:
     r"""One line of Markdown that shows the text itself: no link, picture, HTML, code, table or list comes of it.
 
     >>> for_markdown("![x](http://e) | <b> gpt-4.1")
-    '!\\[x\\](http\\://e) \\| \\<b\\> gpt-4.1'
+    '!&#91;x&#93;(http\\://e) \\| \\<b\\> gpt-4.1'
     """
     return _MARKUP.sub(_escaped, one_line(text))
 
@@ -103,6 +113,11 @@ def _numbered(match: re.Match[str]) -> str:
 
 
 def _escaped(match: re.Match[str]) -> str:
-    """Put a backslash before the mark; what stands before it on the line stays."""
+    """Put a backslash before the mark; what stands before it on the line stays.
+
+    Brackets are written as entities: with a backslash they begin a formula in TeX's way, which our pages and others read.
+    """
     found = match.group()
+    if found in "[]":
+        return f"&#{ord(found)};"
     return f"{found[:-1]}\\{found[-1]}"

@@ -28,6 +28,7 @@ from tiltyard.rating.admission import Window
 from tiltyard.rating.counts import PairCounts
 from tiltyard.rating.rated_models import rated_models
 from tiltyard.rating.ruleset import Ruleset
+from tiltyard.wire.escaping import for_csv
 
 ExportFormat: TypeAlias = Literal["lmarena", "fastchat", "mtbench", "csv", "counts", "pairs", "research"]
 FORMATS: Final[tuple[ExportFormat, ...]] = get_args(ExportFormat)
@@ -59,7 +60,6 @@ CSV_COLUMNS: Final = (
     "tstamp",
     "pair_probability",
 )
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 _END_OF_TIME: Final = 2**62
 
 Progress: TypeAlias = Callable[[str, float], None]
@@ -145,7 +145,7 @@ def _write_votes(rows: Sequence[_Row], terms: ExportTerms, out: TextIO, progress
         if not written.rows % 256:
             progress("exporting", written.rows / total)
         if terms.format == "csv":
-            table.writerow([inert(_flat(row)[column]) for column in CSV_COLUMNS])
+            table.writerow([for_csv(_flat(row)[column]) for column in CSV_COLUMNS])
             continue
         words: tuple[Messages, Messages] | None = None
         if terms.text:
@@ -163,15 +163,6 @@ def _write_votes(rows: Sequence[_Row], terms: ExportTerms, out: TextIO, progress
                 body = _research(row, words)
         out.write(orjson.dumps(body).decode() + "\n")
     return written
-
-
-def inert(value: object) -> object:
-    """Prefix a text that a spreadsheet would run as a formula with an apostrophe.
-
-    >>> inert("=HYPERLINK(1)"), inert(-1.5)
-    ("'=HYPERLINK(1)", -1.5)
-    """
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def _own_votes(log: EventLog, words: Words, ruleset: Ruleset, terms: ExportTerms) -> list[_Row]:

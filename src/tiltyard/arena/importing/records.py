@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 import orjson
 
 from tiltyard.errors import ConfigurationError, InvalidRequest
+from tiltyard.wire.escaping import from_csv
 
 MAX_RECORD_BYTES: Final = 64 << 20
 """Longest line, or longest record of a JSON array."""
@@ -164,7 +165,7 @@ def _csv(path: Path, stream: BufferedReader, report: Report, delimiter: str) -> 
             if len(row) != len(header):
                 yield Broken(reader.line_num, f"it has {len(row)} values; the header has {len(header)}")
             else:
-                yield Record(reader.line_num, dict(zip(header, row, strict=True)))
+                yield Record(reader.line_num, dict(zip(header, map(from_csv, row), strict=True)))
     except UnicodeDecodeError as error:
         raise InvalidRequest(
             f"{path} is not in UTF-8: {error}. Save it as UTF-8, such as with `iconv -t UTF-8`.", param="file"

@@ -54,6 +54,7 @@ from tiltyard.events.schema.evaluating import (
     EvalRunStarted,
     EvalVerdict,
 )
+from tiltyard.events.schema.feedback import FeedbackKind, FeedbackReviewed
 from tiltyard.events.schema.fleet import ReplicasSet, WorkerAdded, WorkerDrained, WorkerRemoved
 from tiltyard.events.schema.imports import (
     ImportedJudgment,
@@ -141,6 +142,8 @@ __all__ = [
     "EvalRunStarted",
     "EvalVerdict",
     "EventData",
+    "FeedbackKind",
+    "FeedbackReviewed",
     "FinishReason",
     "GateJudged",
     "GenerationFinished",
@@ -267,6 +270,7 @@ EVENT_TYPES: tuple[type[EventData], ...] = (
     GateJudged,
     ReleaseOrdered,
     ReleaseEnded,
+    FeedbackReviewed,
     DatasetRowsReleased,
     DatasetReleased,
     DatasetUsed,

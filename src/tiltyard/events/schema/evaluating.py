@@ -48,6 +48,8 @@ class EvalRunStarted(EventData):
     """From which the seed of each sample is derived."""
     repeat: int
     """0, and one more for each time that the same run was asked for afresh."""
+    imported: str = ""
+    """Tool, version and SHA-256 of the log that the run was read from; empty: it is a run of ours."""
 
     def unique_key(self) -> str | None:
         """A run starts once, however often it is resumed."""

@@ -1,7 +1,7 @@
 """A release's lineage as OpenLineage events: identities made generations, generations and imports made the release.
 
 https://openlineage.io/spec/2-0-2/OpenLineage.json and the facets that the names say. What goes out with a release names identities and counts;
-single rows with their generations (whose ids tell a time) are told only inside, by `rows_facet`.
+single rows with their generations (whose ids tell a time) are told only inside.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _TYPES: Final = {
 }
 
 
-def lineage_of(manifest: Manifest) -> list[dict[str, Json]]:
-    """Return one event for each identity, and one for the release."""
+def lineage_of(manifest: Manifest, rows: Iterable[ReleasedRow] | None = None) -> list[dict[str, Json]]:
+    """Return one event for each identity, and one for the release; with `rows` it names each of them, not for publication."""
     namespace = f"tiltyard:{manifest.log}"
     events: list[dict[str, Json]] = []
     inputs: list[Json] = []
@@ -88,6 +88,7 @@ def lineage_of(manifest: Manifest) -> list[dict[str, Json]]:
                 ],
             ),
             "datasetType": _kind("FILE"),
+            **({} if rows is None else {"tiltyard_rows": _rows(rows)}),
         },
         "outputFacets": {
             "outputStatistics": _facet("1-0-2", "OutputStatisticsOutputDatasetFacet", rowCount=manifest.rows)
@@ -97,8 +98,8 @@ def lineage_of(manifest: Manifest) -> list[dict[str, Json]]:
     return events
 
 
-def rows_facet(rows: Iterable[ReleasedRow]) -> dict[str, Json]:
-    """A facet of our own for the release's data set: where each row came from. Not for publication."""
+def _rows(rows: Iterable[ReleasedRow]) -> dict[str, Json]:
+    """A facet of our own: where each row came from."""
     return {
         "_producer": PRODUCER,
         "_schemaURL": _BASE,

@@ -18,7 +18,6 @@ from pydantic import (
 )
 
 from tiltyard.events.schema import Layout
-from tiltyard.wire.problems import NO_CONTROLS
 from tiltyard.wire.yaml_text import parse_yaml, read_yaml
 
 ARENA: Final = "arena"
@@ -30,7 +29,7 @@ Form: TypeAlias = Literal["parquet", "jsonl"]
 
 _Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 _Version = Annotated[str, StringConstraints(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")]
-_Line = Annotated[str, StringConstraints(pattern=NO_CONTROLS, max_length=300)]
+_Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f-\x9f]*$", max_length=300)]
 _Words = Annotated[str, StringConstraints(max_length=8000)]
 
 

@@ -27,7 +27,7 @@ from tiltyard.identity.canonical import Digest, Json, digest_of_json
 Progress: TypeAlias = Callable[[str, float], None]
 """Hears what is being done and which part of it is done, from 0 to 1."""
 
-_FLUSH_EVERY: Final = 256
+_FLUSH_EVERY: Final = 64
 _REMEMBERED: Final = 4096
 """Texts whose findings are remembered, in this process and for this release only."""
 _ENDS_CONSENT: Final = (SubjectErased, ConsentWithdrawn, DataTermsSet, ContentExpired)

@@ -71,8 +71,8 @@ class ForeignAnswer:
         """
         if isinstance(usage := chunk.get("usage"), Mapping):
             self._usages.append(usage)
-        if isinstance(prompt := chunk.get("prompt_token_ids"), list):
-            self._prompt_ids = cast(list[int], prompt)
+        if (prompt := chunk.get("prompt_token_ids")) is not None:
+            self._prompt_ids = self._ids(prompt)
         if isinstance(timings := chunk.get("timings"), Mapping):
             self._timings = timings
         entries = chunk.get("choices")
@@ -151,8 +151,8 @@ class ForeignAnswer:
         for name in ("prompt_logprobs",):
             if entry.get(name) is not None:
                 ours[name] = entry[name]
-        if isinstance(token_ids := entry.get("token_ids"), list):
-            choice.token_ids += cast(list[int], token_ids)
+        if (said := entry.get("token_ids")) is not None:
+            choice.token_ids += (token_ids := self._ids(said))
             ours["token_ids"] = token_ids
         if (reason := entry.get("finish_reason")) is not None:
             choice.finish = FINISHES.get(str(reason))
@@ -181,6 +181,9 @@ class ForeignAnswer:
         said = {name: value for name, value in call.items() if value is not None}
         function = said.get("function")
         parts: Mapping[str, Json] = function if isinstance(function, dict) else {}
+        words = (said.get("id", ""), parts.get("name") or "", parts.get("arguments") or "")
+        if not all(isinstance(word, str) for word in words) or not isinstance(said.get("index", 0), int):
+            raise self._unreadable("has a call of no known shape")
         ours: Chunk = {"index": said.get("index", 0)}
         if "id" in said:
             ours |= {"id": said["id"], "type": "function"}
@@ -188,6 +191,11 @@ class ForeignAnswer:
         else:
             ours["function"] = {"arguments": parts.get("arguments") or ""}
         return ours
+
+    def _ids(self, value: Json) -> list[int]:
+        if not isinstance(value, list) or not all(type(i) is int and 0 <= i < 2**31 for i in value):
+            raise self._unreadable("has token ids that are none")
+        return cast(list[int], value)
 
     def _said(self, choice: _Choice, text: Json) -> None:
         if not text:

@@ -44,7 +44,7 @@ def identity_name(model_id: str) -> str:
 def names_of(facts: EngineFacts, names: Mapping[str, str] | None = None) -> dict[str, str]:
     """Identity names and the model that each stands for; raises `ConfigurationError` for one that is not there.
 
-    Without `names` every model of the server gets a name of its own.
+    Without `names` every model of the server gets a name of its own; an empty model is the server's only one.
     """
     ids = [model.id for model in facts.models]
     if not ids:
@@ -59,12 +59,17 @@ def names_of(facts: EngineFacts, names: Mapping[str, str] | None = None) -> dict
                 )
             found[name] = model_id
         return found
+    if any(not model_id for model_id in names.values()) and len(ids) > 1:
+        raise ConfigurationError(
+            f"--as {next(iter(names))} of which model? Write NAME=MODEL with one of {', '.join(ids)[:400]}"
+        )
+    names = {name: model_id or ids[0] for name, model_id in names.items()}
     for name, model_id in names.items():
         if model_id not in ids:
             raise ConfigurationError(
                 f"--as {name}: the server has no model {model_id[:80]!r}; it lists {', '.join(ids)[:400]}"
             )
-    return dict(names)
+    return names
 
 
 def behaviour_of(facts: EngineFacts, model: ServedModel, declaration: IdentityDeclaration) -> Behaviour:

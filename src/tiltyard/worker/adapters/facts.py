@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -11,6 +12,8 @@ from tiltyard.identity.canonical import Json
 from tiltyard.wire.worker import WorkerKind
 from tiltyard.worker.adapters.readings import Readings
 
+MAX_CHARACTERS = 512
+"""Of a name, or of anything that a server says of itself: it becomes part of manifests and events."""
 Scalar = int | float | str | bool
 
 
@@ -50,7 +53,7 @@ class Replies:
         """The entries of `/v1/models`."""
         data = self["/v1/models"].json().get("data")
         entries = data if isinstance(data, list) else []
-        return [entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
+        return [entry for entry in entries if isinstance(entry, dict) and _is_name(entry.get("id"))]
 
     @property
     def readings(self) -> Readings:
@@ -104,10 +107,14 @@ class EngineFacts:
 def whole(value: object) -> int | None:
     """A count that a server says, in whatever type; `None` for anything else."""
     try:
-        number = float(str(value))
+        number = float(str(value)[:64])
     except ValueError:
         return None
     return int(number) if 0 <= number < 2**53 else None
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= MAX_CHARACTERS
 
 
 def scalars(entry: Mapping[str, Json], names: tuple[str, ...]) -> dict[str, Scalar]:
@@ -115,6 +122,10 @@ def scalars(entry: Mapping[str, Json], names: tuple[str, ...]) -> dict[str, Scal
     found: dict[str, Scalar] = {}
     for name in names:
         value = entry.get(name)
-        if isinstance(value, (int, float, str, bool)):
+        if isinstance(value, str):
+            found[name] = value[:MAX_CHARACTERS]
+        elif isinstance(value, int):
+            found[name] = value if abs(value) < 2**53 else str(value)  # what JSON holds exactly
+        elif isinstance(value, float) and math.isfinite(value):
             found[name] = value
     return found

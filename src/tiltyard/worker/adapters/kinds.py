@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -231,8 +232,8 @@ async def detect(get: Get, url: str, kind: WorkerKind | None = None) -> EngineFa
 async def observe(get: Get, engine: Engine, known: Mapping[str, Reply] | None = None) -> EngineFacts:
     """Ask a server of a known kind how it is."""
     replies = dict(known or {})
-    for path in _wanted(engine, replies):
-        replies[path] = await get(path)
+    wanted = _wanted(engine, replies)
+    replies.update(zip(wanted, await asyncio.gather(*map(get, wanted)), strict=True))
     return engine.facts(Replies(replies))
 
 

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
+WANTED = frozenset(
+    name.encode()
+    for name in (
+        "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc",
+        "vllm:cache_config_info", "vllm:prompt_tokens_total", "vllm:generation_tokens_total",
+        "sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:token_usage", "sglang:cache_config_info",
+        "llamacpp:requests_processing", "llamacpp:requests_deferred", "llamacpp:n_decode_total",
+    )
+)  # fmt: skip
+"""All that is read. A page of vLLM has a thousand lines more, and every worker's is read every second."""
+_NAME = re.compile(rb"[A-Za-z_:][A-Za-z0-9_:]*")
 MAX_BYTES = 4 << 20
 """A page that is longer is not read: what a worker says must not cost the gateway its memory."""
 
@@ -19,7 +31,7 @@ class Readings:
 
     @classmethod
     def parse(cls, page: bytes) -> Readings:
-        """Read a page; one that is no such page, or too long, has no samples.
+        """Read what is wanted of a page; one that is no such page, or too long, has no samples.
 
         >>> Readings.parse(b'vllm:num_requests_running{model_name="m"} 3.0\\n').total("vllm:num_requests_running")
         3.0
@@ -27,8 +39,11 @@ class Readings:
         samples: dict[str, list[tuple[Mapping[str, str], float]]] = {}
         if len(page) > MAX_BYTES:
             return cls()
+        wanted = [line for line in page.split(b"\n") if (m := _NAME.match(line)) and m[0] in WANTED]
         try:
-            for family in text_string_to_metric_families(page.decode("utf-8", "replace")):
+            for family in text_string_to_metric_families(
+                (b"\n".join(wanted) + b"\n").decode("utf-8", "replace")
+            ):
                 for sample in family.samples:
                     samples.setdefault(sample.name, []).append((sample.labels, float(sample.value)))
         except (ValueError, KeyError, IndexError):

@@ -1,0 +1,206 @@
+"""Verification, revocation and lineage of releases, by the command line as people use it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from dataset_yard import allow, battle, consent, imported, row, rows_in, voter
+
+from tiltyard.cli.main import main
+from tiltyard.events.log import EventLog
+from tiltyard.events.schema import PreferenceModelTrained
+from tiltyard.governance.erasure import erase
+from tiltyard.identity.canonical import canonical_json, digest_of_json
+from tiltyard.identity.signature import BadSignature, verify_statement
+
+PLAN = """
+name: votes
+version: 1.0.0
+licence: CC-BY-4.0
+layout: preferences
+sources: [arena, import/others]
+files: [jsonl]
+anonymity: {k: 2, columns: [language, turns]}
+where: {votes: all}
+"""
+
+
+def run(data: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(main, ["data", *arguments, "--data", str(data)])
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory, and in it `out`, a release of four battles and six imported votes."""
+    data = tmp_path_factory.mktemp("data")
+    with EventLog.open(data / "log.db", keys=data / "keys.db") as log:
+        for number in range(4):
+            consent(log, voter(number))
+            battle(log, number, voter(number))
+        imported(log, data / "in.jsonl", [row(n, f"p{n % 3}") for n in range(6)])
+        allow(log, "others", "publish")
+    (data / "plan.yaml").write_text(PLAN, encoding="utf-8")
+    done = run(data, "release", str(data / "plan.yaml"), "--output", str(data / "out"))
+    assert done.exit_code == 0, done.output
+    assert "votes-1.0.0: 10 rows of 10 records as preferences" in done.output
+    return data
+
+
+def test_a_release_is_verified_by_its_bytes_made_again(scene: Path) -> None:
+    done = run(scene, "verify", str(scene / "out"))
+    assert done.exit_code == 0, done.output
+    assert "made again from the log: the same bytes, 10 rows" in done.output
+    key = done.output.splitlines()[1].split()[0]
+    assert run(scene, "verify", str(scene / "out"), "--files-only", "--public-key", key).exit_code == 0
+    other = run(scene, "verify", str(scene / "out"), "--files-only", "--public-key", "00" * 32)
+    assert (other.exit_code, "is signed by" in other.output) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("data/train-00000-of-00001.jsonl", "was changed"),
+        ("README.md", "was changed"),
+        ("manifest.json", "of another manifest.json"),
+        ("signature.json", "signature"),
+    ],
+)
+def test_one_changed_byte_is_found_and_named(scene: Path, tmp_path: Path, path: str, said: str) -> None:
+    copy = tmp_path / "out"
+    for source in (scene / "out").rglob("*"):
+        if source.is_file():
+            target = copy / source.relative_to(scene / "out")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(source.read_bytes())
+    data = bytearray((copy / path).read_bytes())
+    place = data.index(b"1.0.0") if path == "manifest.json" else len(data) // 2
+    data[place] = ord("2") if data[place] != ord("2") else ord("3")
+    (copy / path).write_bytes(bytes(data))
+    done = run(scene, "verify", str(copy), "--files-only")
+    assert done.exit_code == 1
+    assert said in done.output
+
+
+def test_a_release_of_another_log_is_not_taken_for_ours(scene: Path, tmp_path: Path) -> None:
+    with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db"):
+        pass
+    done = run(tmp_path, "verify", str(scene / "out"))
+    assert (done.exit_code, "was made from the log" in done.output) == (1, True)
+
+
+def test_a_signature_over_a_rewritten_row_is_caught_by_the_log(scene: Path, tmp_path: Path) -> None:
+    """Whoever holds the log's key can sign anything; the log still does not give it again."""
+    with EventLog.open(scene / "log.db", keys=scene / "keys.db") as log:
+        log.append_blocking(
+            PreferenceModelTrained(
+                model="sha256:" + "c" * 64,
+                method="preference-features/1",
+                features=("log_words",),
+                weights=(1.0,),
+                scales=(1.0,),
+                temperature=1.0,
+                ridge=1.0,
+                votes=4,
+                battles=digest_of_json([]),
+                first_sequence=1,
+                last_sequence=log.last_sequence(),
+                accuracy=0.5,
+                brier=0.2,
+                brier_of_ignorance=0.25,
+                gap=0.0,
+            ),
+            subject="sha256:" + "c" * 64,
+            source="tests",
+        )
+    whole = json.loads((scene / "out" / "signature.json").read_bytes())
+    whole["signatures"][0]["sig"] = whole["signatures"][0]["sig"][:-4] + "AA=="
+    with pytest.raises(BadSignature):
+        verify_statement(canonical_json(whole))
+
+
+def test_lineage_answers_its_three_questions(scene: Path) -> None:
+    """Who used this release; which releases hold this conversation; what must be made again after this erasure."""
+    assert "votes-1.0.0  10 rows" in run(scene, "lineage").output
+    used = run(scene, "use", "votes-1.0.0", "plum-reward", "--as", "scorer", "--why", "its first training")
+    assert "plum-reward uses dat_" in used.output
+    assert "was known to use" in run(scene, "use", "votes-1.0.0", "plum-reward", "--as", "scorer").output
+
+    release = run(scene, "lineage", "votes-1.0.0").output
+    assert "from arena: 4 rows" in release
+    assert "used by scorer plum-reward: its first training" in release
+    assert "used by preference model preference-features/1@cccccccccccc: 4 of these votes" in release
+
+    for name in (f"bat_{2:032x}", f"gen_{2:020x}a{0:011x}"):
+        conversation = run(scene, "lineage", name).output
+        assert "is in 1 releases" in conversation
+        assert "votes-1.0.0: 1 rows" in conversation
+    assert "is in 0 releases" in run(scene, "lineage", "bat_nobody").output
+
+    rebuild = run(scene, "lineage", "--erased", voter(3)).output
+    assert "not erased; if it were:" in rebuild
+    assert "votes-1.0.0: 1 rows" in rebuild
+    assert "make again: scorer plum-reward" in rebuild
+    assert "make again: preference model preference-features/1@cccccccccccc (1 of these votes" in rebuild
+    assert "nothing has to be made again" in run(scene, "lineage", "--erased", voter(99)).output
+
+    events = [
+        json.loads(line) for line in run(scene, "lineage", "votes-1.0.0", "--openlineage").output.splitlines()
+    ]
+    rows = events[-1]["outputs"][0]["facets"]["tiltyard_rows"]["rows"]
+    assert len(rows) == 10
+    assert sum(len(one["generations"]) for one in rows) == 8
+
+
+def test_after_an_erasure_the_rows_are_revoked_and_the_next_release_lacks_them(scene: Path) -> None:
+    with EventLog.open(scene / "log.db", keys=scene / "keys.db") as log:
+        erase(log, voter(0), reason="asked", by="ann", server_runs=False, revocations=scene / "revocations")
+        erase(
+            log, "others/p1", reason="asked", by="ann", server_runs=False, revocations=scene / "revocations"
+        )
+
+    listed = run(scene, "revoked", str(scene / "out")).output.splitlines()
+    assert "3 of 10 rows are revoked" in listed[0]
+    ids = {line.split()[0] for line in listed[1:]}
+    published = {str(one["question_id"]): one for one in rows_in(scene / "out")}
+    assert ids <= set(published)
+    digests = {digest_of_json(published[one]) for one in ids}  # type: ignore[arg-type]
+    (file,) = (scene / "revocations").iterdir()
+    assert {one["row"] for one in json.loads(file.read_bytes())["rows"]} == digests
+
+    verified = run(scene, "verify", str(scene / "out"))
+    assert verified.exit_code == 0, verified.output
+    assert "7 of 10 rows are the same, 3 were revoked since" in verified.output
+
+    (scene / "next.yaml").write_text(PLAN.replace("1.0.0", "1.0.1"), encoding="utf-8")
+    done = run(scene, "release", str(scene / "next.yaml"), "--output", str(scene / "next"))
+    assert done.exit_code == 0, done.output
+    assert "votes-1.0.1: 7 rows of 10 records" in done.output
+    assert "3 rows are revoked: a new version is due" in run(scene, "lineage", "votes-1.0.0").output
+    assert "0 of 7 rows are revoked" in run(scene, "revoked", "votes-1.0.1").output
+    assert f"{voter(0)}: erased" in run(scene, "lineage", "--erased", voter(0)).output
+
+
+def test_parquet_without_pyarrow_says_what_to_install(scene: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(PLAN.replace("files: [jsonl]", "files: [parquet]"), encoding="utf-8")
+    done = run(scene, "release", str(plan), "--output", str(tmp_path / "out"))
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        assert done.exit_code == 1
+        assert "pip install 'tiltyard[parquet]'" in done.output
+        assert not (tmp_path / "out").exists()
+    else:
+        assert done.exit_code == 0, done.output
+        assert (tmp_path / "out" / "data" / "train-00000-of-00001.parquet").stat().st_size > 0
+        assert run(scene, "verify", str(tmp_path / "out")).exit_code == 0
+
+
+def test_a_release_can_be_read_by_others_and_its_parts_are_whole(scene: Path) -> None:
+    assert {path.name for path in (scene / "out").iterdir()} == {
+        "README.md", "data", "lineage.jsonl", "manifest.json", "plan.yaml", "signature.json",
+    }  # fmt: skip
+    assert not (scene / "out.part").exists()
