@@ -247,7 +247,7 @@ def restart(context: click.Context) -> None:
     process = server_of(settings.data_dir)
     if process is None:
         raise NotFound(f"no server runs from {settings.data_dir}; name its data directory with --data")
-    os.kill(process, signal.SIGHUP)
+    os.kill(process, signal.SIGUSR1)
     click.echo("the workers are restarted one after the other; `tiltyard fleet status` shows them")
 
 
