@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -315,3 +316,21 @@ def test_what_users_found_wrong_enters_a_set_only_by_a_persons_word(yard: Releas
     assert (event.data.decision, event.data.found, event.data.set_name) == ("accept", {"CARD": 1}, "payments")
     assert ours.post("/releases/feedback", data={**form, "why": "again"}).status_code == 409
     assert "accepted for payments" in ours.get("/releases/feedback").text
+
+
+@pytest.mark.skipif("TILTYARD_PICTURES" not in os.environ, reason="pictures for the docs are taken on demand")
+def test_pictures_for_the_docs(yard: ReleaseYard, open_page: Callable[..., Page]) -> None:
+    page = open_page(viewport={"width": 1280, "height": 1700})
+    page.emulate_media(reduced_motion="reduce")
+    page.goto(f"{yard.url}/releases")
+    page.get_by_label("API key").fill(yard.key)
+    page.keyboard.press("Enter")
+    page.wait_for_load_state()
+    path = started(yard)
+    yard.traffic(20, failing=1, slow_ms=42)
+    page.goto(yard.url + path)
+    images = Path(__file__).resolve().parents[2] / "docs" / "images"
+    page.screenshot(path=images / "release.png")
+    page.set_viewport_size({"width": 360, "height": 1400})
+    page.emulate_media(color_scheme="dark", reduced_motion="reduce")
+    page.screenshot(path=images / "release-phone.png")

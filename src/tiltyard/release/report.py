@@ -17,6 +17,7 @@ from tiltyard.release.gate_chart import STYLE, Words, gate_chart
 from tiltyard.release.plan import MEANS, QUANTILES
 from tiltyard.release.state import ReleaseState
 from tiltyard.release.tally import Failure
+from tiltyard.wire.escaping import for_markdown
 
 MOST_LETTERS = 120
 """Of one side of a difference."""
@@ -237,9 +238,9 @@ def _text(text: str) -> str:
     """Words of others, where Markdown has no say in them.
 
     >>> _text("<b> | `x`")
-    '&lt;b> \\\\| \\\\`x\\\\`'
+    '\\\\<b\\\\> \\\\| \\\\`x\\\\`'
     """
-    return re.sub(r"([\\`*\[\]|])", r"\\\1", " ".join(text.split())).replace("<", "&lt;")
+    return for_markdown(" ".join(text.split()))
 
 
 def _chart(gate: GateAccount, name: str) -> Markup:
