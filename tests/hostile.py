@@ -97,7 +97,9 @@ def foreign_elements(html: str) -> list[str]:
             found.append(f"script {attributes}")
         if tag in {"img", "iframe", "object", "embed", "form"} and "evil" in str(attributes):
             found.append(f"{tag} {attributes}")
-        if tag == "a" and "evil" in (attributes.get("href") or ""):
+        # an answer's own link is one, but it tells nobody who follows it, and leaves the page open
+        kept = (attributes.get("rel"), attributes.get("target")) == ("nofollow noopener noreferrer", "_blank")
+        if tag == "a" and "evil" in (attributes.get("href") or "") and not kept:
             found.append(f"a {attributes}")
     return found
 

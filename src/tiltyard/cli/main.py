@@ -59,7 +59,7 @@ class Verbs(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
 
-    def main(self, *args: Any, **more: Any) -> Any:
+    def main(self, *args: Any, **more: Any) -> Any:  # as click has it
         """Run the command; on a terminal, words of others can steer nothing, not even in click's own messages."""
         given = more.get("args") or (args[0] if args else None)
         words = list(sys.argv[1:] if given is None else given)
