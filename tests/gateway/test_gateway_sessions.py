@@ -102,7 +102,7 @@ async def test_what_is_kept_of_sessions_is_bounded() -> None:
     assert sessions.named("default", f"s{MAX_SESSIONS}").turns == 1
     assert sessions.named("another", f"s{MAX_SESSIONS}").turns == 0
     big = sessions.named("default", "big")
-    big.begin([{"role": "user", "content": "x" * MAX_BYTES}], "chat")
+    big.begin([{"role": "user", "content": "x" * MAX_BYTES}], "chat", "somebody")
     with pytest.raises(Conflict):
         sessions.named("default", "big")
     big.answered({"role": "assistant", "content": "y"})
