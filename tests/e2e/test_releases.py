@@ -123,6 +123,7 @@ def start(house: Tiltyard, candidate: str, *, gate: str = "error_rate, worse_by:
     questions = house.data / "greetings.jsonl"
     questions.write_text(GREETINGS)
     asked = (str(questions), *production, "--compare", candidate, "--url", house.url)
+    asked += ("--out", str(house.data / f"{candidate}-report"))
     run(house, "run", *asked, verb="eval")
     plan = house.data / f"{candidate}.yaml"
     plan.write_text(PLAN.format(candidate=candidate, gate=gate))
