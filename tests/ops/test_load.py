@@ -221,3 +221,18 @@ def test_a_load_that_cannot_be_is_refused_before_anything_is_sent(arguments: lis
     done = CliRunner().invoke(main, ["bench", *arguments])
     assert done.exit_code == 1
     assert says in done.output
+
+
+async def test_a_run_that_is_stopped_keeps_what_it_has_and_counts_what_it_broke_off() -> None:
+    time, stop = VirtualTime(), asyncio.Event()
+    asking = OneAtATime(time)
+    driver = Driver(
+        asking, time.clock, sleep=time.sleep, told=lambda sample: None if sample.error else stop.set()
+    )
+    moving = asyncio.ensure_future(time.advance())
+    await driver.run([Ask(4, 1) for _ in range(9)], concurrency=2, stop=stop)
+    moving.cancel()
+    await asking.aclose()
+    assert driver.samples[0].ok
+    assert {s.error for s in driver.samples[1:] if not s.ok} == {INTERRUPTED}
+    assert len(driver.samples) < 9
