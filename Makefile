@@ -28,6 +28,7 @@ conformance:     ## other people's clients against the real model (npm's too, wh
 
 peers:           ## real engines of others as workers: llama.cpp's server, and vLLM (TILTYARD_VLLM_PYTHON=...)
 	@$(PYTHON) tools/bootstrap.py web dev peers
+	@$(BIN)/tiltyard models pull
 	@$(BIN)/python -m pytest tests/peers $(ARGS)
 
 check:           ## formatter, linter, types, room arrows

@@ -79,7 +79,20 @@ def test_a_gateway_alone_serves_what_a_worker_elsewhere_serves(model_path: Path,
             body = {"model": "chat", "max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]}
             answer = httpx2.post(f"{address}/v1/chat/completions", json=body, timeout=60)
             assert answer.status_code == 200, answer.text
+            rolled = CliRunner().invoke(main, ["fleet", "restart", *gateway[3:]])
+            assert (rolled.exit_code, rolled.output[:24]) == (0, "the workers are restarte")
             assert answer.json()["usage"]["completion_tokens"] == 4
+
+
+def test_nobody_is_told_to_restart_where_no_server_runs(tmp_path: Path) -> None:
+    (tmp_path / "tiltyard.toml").write_text(TWO)
+    place = ["--config", str(tmp_path / "tiltyard.toml"), "--data", str(tmp_path / "data")]
+    told = CliRunner().invoke(main, ["fleet", "restart", *place])
+    assert told.exit_code == 1
+    assert (
+        told.output
+        == f"tiltyard: no server runs from {tmp_path / 'data'}; name its data directory with --data\n"
+    )
 
 
 def test_a_worker_that_is_not_named_where_there_are_two_is_asked_for(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_what_was_killed_goes_on_and_nothing_is_generated_twice(
 def test_the_same_run_again_is_the_same_bytes_at_any_temperature(
     yard: Tiltyard, report: dict[str, object], tmp_path: Path
 ) -> None:
-    """lm-eval #2077, #1213, #367: the same evaluation gave other results."""
+    """lm-eval #2077, #1213, #367, AlpacaEval #382: the same evaluation gave other results."""
     done = yard.run(
         *COMMAND,
         "--url",

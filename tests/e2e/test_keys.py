@@ -47,6 +47,56 @@ kv_memory_mb = 64
 """
 
 
+PLAN = """
+alias: chat
+candidate: hot
+stages:
+  - stage: canary
+    traffic: 10%
+    rules: [{arm: candidate, channel: try}]
+    gates: [{metric: error_rate, worse_by: 5%}]
+  - stage: promote
+"""
+
+
+def released_and_rolled_back(yard: Tiltyard, http: httpx2.Client, bearer: dict[str, str]) -> None:
+    """An operator starts a canary over the API, sees its traffic on the page, and rolls it back; nothing is restarted."""
+
+    def answered_by(behaviour: str) -> bool:
+        body = {"model": "chat", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
+        answer = http.post("/v1/chat/completions", json=body, headers={**bearer, "x-tiltyard-channel": "try"})
+        assert answer.status_code == 200, answer.text
+        return answer.headers["x-tiltyard-identity"] == behaviour
+
+    assert http.get("/api/releases", headers=bearer).status_code == 403  # the app's key has another scope
+    made = yard.run("keys", "create", "--tenant", "ops", "--scope", "release", "--label", "ann")
+    secret = made.stdout.split()[-1]
+    assert http.post("/releases/sign-in", data={"key": secret}).status_code == 303
+    operator = {"authorization": f"Bearer {secret}"}
+    begun = http.post("/api/releases", json={"plan": PLAN, "why": "warmer"}, headers=operator)
+    assert begun.status_code == 201, begun.text
+    release = begun.json()
+    path, old, new = (
+        f"/releases/{release['release']}",
+        release["production_behaviour"],
+        release["candidate_behaviour"],
+    )
+    assert any(answered_by(new) for _ in range(40))
+    page = http.get(path).text  # by the session's cookie alone
+    assert "<strong>10.0%</strong> candidate" in page
+    told = {"order": "rollback", "why": "enough", "stage": "0"}
+    assert http.post(path, data=told).status_code == 303
+    assert any(answered_by(old) for _ in range(20))
+    for _ in range(20):
+        state = http.get(f"/api{path}", headers=operator).json()
+        if state["outcome"] is not None:
+            break
+        answered_by(old)
+    assert (state["outcome"], state["arms"]["candidate"]["requests"] > 0) == ("rolled_back", True)
+    assert "by hand: enough" in state["outcome_why"]
+    assert state["by"].startswith("ann (key_")
+
+
 def test_strangers_are_served_with_a_key_and_a_certificate_only(tmp_path: Path, model_path: Path) -> None:
     certificate = write_certificate(tmp_path)
     config = tmp_path / "tiltyard.toml"
@@ -79,6 +129,7 @@ def test_strangers_are_served_with_a_key_and_a_certificate_only(tmp_path: Path, 
             assert http.get("/", headers={"host": "models.example"}).status_code == 200
             reveal = battle_over(http)
             assert len({reveal[side]["identity"] for side in "ab"}) == 2
+            released_and_rolled_back(yard, http, bearer)
             assert all(cookie.secure for cookie in http.cookies.jar)
             revoked = yard.run("keys", "revoke", key)
             assert revoked.returncode == 0, revoked.stderr
@@ -88,7 +139,7 @@ def test_strangers_are_served_with_a_key_and_a_certificate_only(tmp_path: Path, 
             assert b"200 OK" not in plain.recv(1000)
     finally:
         assert yard.interrupt() == 0
-    listed = orjson.loads(yard.run("keys", "list", "--json").stdout)
+    listed = orjson.loads(yard.run("keys", "list", "--json").stdout.splitlines()[0])
     assert (listed["key"], listed["state"], listed["label"]) == (key, "revoked", "the app")
     assert listed["last_used_us"] > listed["issued_us"]
     assert secret not in "\n".join(yard.lines)

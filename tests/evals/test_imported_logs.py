@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from eval_server import A, B
+from tiltyard.cli.main import main
 from tiltyard.errors import Conflict, InvalidRequest
 from tiltyard.evals.comparison import summarize
 from tiltyard.evals.evidence import read_evidence
@@ -180,11 +184,47 @@ async def test_samples_of_lm_eval_are_a_run(log: EventLog, tmp_path: Path) -> No
     assert (one.turns, one.answers, one.score) == (("The capital of France is",), ("Paris",), 1.0)
 
 
+def broken_zip() -> bytes:
+    """A log whose header is not what its check sum says."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("header.json", "x" * 500)
+    data = bytearray(file.getvalue())
+    data[45] ^= 0xFF
+    return bytes(data)
+
+
+def test_the_command_says_what_it_took_and_the_run_is_listed_and_reported(tmp_path: Path) -> None:
+    path = inspect_log(tmp_path / "a.json", sample("a", "Paris.", "C"), sample("b", "Lyon.", "I"))
+
+    def cli(*words: str) -> str:
+        result = CliRunner().invoke(main, ["eval", *words, "--data", str(tmp_path)], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    said = cli("import", str(path))
+    run = said.split()[0]
+    assert (
+        "capitals, inspect_ai 0.3.285, score includes: 2 samples of openai-api/tiltyard/chat, by its own word; 2 are new"
+        in said
+    )
+    assert json.loads(cli("import", str(path), "--json")) == {
+        "run": run, "samples": 2, "appended": 0, "mean": 0.5, "identified": False, "left_out": {},
+    }  # fmt: skip
+    assert ", from inspect_ai 0.3.285" in cli("runs")
+    cli("report", run, "--out", str(tmp_path / "r"))
+    assert "imported includes" in (tmp_path / "r.md").read_text("utf-8")
+    cli("export", run, "--out", str(tmp_path / "r.eval"))
+    assert [one.score for one in read_inspect(tmp_path / "r.eval").samples] == [1.0, 0.0]
+
+
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
         ("x.eval", b"PK\x03\x04nothing", "is no log of Inspect"),
+        ("x.eval", broken_zip(), "header.json cannot be unpacked"),
         ("x.json", b'{"eval": 1', "not JSON"),
+        ("x.json", b'{"eval": ' + b"[" * 100_000, "not JSON"),
         ("x.json", b'{"eval": {}, "samples": {}}', "samples is missing, or no list"),
         ("samples_x_1.jsonl", b"[]", "line 1: not an object"),
         ("samples_x_1.jsonl", b'{"doc_id": 1}', "arguments.gen_args_0 is missing"),

@@ -21,7 +21,7 @@ from tiltyard.evals.evidence import RunEvidence, read_evidence, repeats_of
 from tiltyard.evals.item import Item
 from tiltyard.evals.marking import Marker
 from tiltyard.evals.plan import RunPlan
-from tiltyard.evals.report import repetition_of
+from tiltyard.evals.report import headline, repetition_of
 from tiltyard.evals.runner import FAILURES_IN_A_ROW, Progress, Runner
 from tiltyard.evals.sets import EvalSet
 from tiltyard.events.log import EventLog
@@ -275,6 +275,26 @@ async def test_identities_are_compared_item_by_item_with_the_same_seeds(
         ("high", 4, 1.0, 0.0),
         ("low", 2, 1.0, 0.0),
     ]
+
+
+async def test_items_that_only_one_run_has_are_counted_and_no_figure_is_nan(
+    server: EvalServer, log: EventLog
+) -> None:
+    """AlpacaEval #453: outputs of other items than the baseline's made the win rate NaN."""
+    items = sums(6).items
+    one, two = await go(server, log, items=items[:4]), await go(server, log, "other", items=items[3:])
+    found = compare(summarize(evidence(log, one)), summarize(evidence(log, two)))
+    assert (found.pairs, found.left_out) == (1, 5)
+    assert found.difference is not None
+    assert (found.difference.mean, found.difference.lower >= -1.0, found.difference.upper <= 1.0) == (
+        1.0,
+        True,
+        True,
+    )
+    apart = await go(server, log, "other", items=items[4:], seed=1)
+    found = compare(summarize(evidence(log, one)), summarize(evidence(log, apart)))
+    assert (found.pairs, found.left_out, found.difference, found.flips) == (0, 6, None, None)
+    assert headline(found).startswith("No item has a score for both")
 
 
 async def test_a_name_that_becomes_another_identity_ends_the_run(server: EvalServer, log: EventLog) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from tiltyard.fleet.foreign import SETTLED_S, ForeignEngine
 from tiltyard.fleet.registry import STUCK_AFTER_MS, Registry
+from tiltyard.wire.worker import WorkerStatus
 
 REPLIES = Path(__file__).parents[1] / "worker" / "replies"
 ALL = {"/v1/models", "/version", "/metrics", "/health"}
@@ -69,4 +71,31 @@ async def test_an_engine_whose_tokens_stand_still_with_requests_running_is_hung(
         assert worker.stuck is hung
     assert not worker.alive
     assert worker.silent_s > 0
+    await registry.aclose()
+
+
+async def test_of_two_that_would_be_one_name_at_once_one_is_and_stays_it() -> None:
+    server = Server()
+    registry = Registry()
+
+    async def recorded(_: WorkerStatus) -> None:
+        await asyncio.sleep(0)
+
+    registry.before_serving = recorded
+    statuses = {}
+    for name, version in (("a", "0.32.0"), ("b", "0.33.0")):
+        server.replies["/version"]["text"] = json.dumps({"version": version})
+        engine = ForeignEngine("vllm", {"it": "tiny"})
+        registry.add(name, f"http://{name}", ["it"], engine)
+        statuses[name] = await engine.ask(server.http, name, f"http://{name}", 100.0)
+    a, b = registry.workers
+    for _ in range(3):
+        await asyncio.gather(*(registry._take(w, f"http://{w.name}", statuses[w.name]) for w in (b, a)))
+        assert [worker.name for worker in registry.serving("it")] == ["b"]
+        assert "would serve another model as it than b does" in a.note
+    registry.remove("b")
+    await registry._take(a, "http://a", statuses["a"])
+    assert [worker.name for worker in registry.serving("it")] == ["a"]
+    await registry._take(b, "http://b", statuses["b"])  # an answer that came too late
+    assert [worker.name for worker in registry.workers] == ["a"]
     await registry.aclose()

@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import orjson
@@ -76,6 +76,8 @@ class StandIn:
         self.bodies: list[dict[str, object]] = []
         self.terms: list[dict[str, str]] = []
         self.state = "ready"
+        self.on_idle: Callable[[], None] = lambda: None
+        """Called when it drains and nothing runs any more: a process ends then, as a real worker's does."""
         self.app = Starlette(
             routes=[
                 Route("/v1/chat/completions", self.answer, methods=["POST"]),
@@ -95,7 +97,12 @@ class StandIn:
 
     async def drain(self, _request: Request) -> Response:
         self.state = "draining"
+        self._tell_if_idle()
         return JSONResponse({})
+
+    def _tell_if_idle(self) -> None:
+        if self.state == "draining" and not self.running:
+            self.on_idle()
 
     async def answer(self, request: Request) -> Response:
         chat = request.url.path.endswith("chat/completions")
@@ -194,6 +201,7 @@ class StandIn:
             yield DONE_FRAME
         finally:
             self.running -= 1
+            self._tell_if_idle()
 
 
 def main() -> None:
@@ -206,7 +214,14 @@ def main() -> None:
     temporary = Path(spec.ready_file + ".part")
     temporary.write_text(json.dumps(ready))
     temporary.replace(spec.ready_file)
-    uvicorn.Server(uvicorn.Config(StandIn(spec).app, log_level="warning")).run(sockets=[listener])
+    stand_in = StandIn(spec)
+    server = uvicorn.Server(uvicorn.Config(stand_in.app, log_level="warning", timeout_graceful_shutdown=5))
+
+    def end() -> None:
+        server.should_exit = True
+
+    stand_in.on_idle = end
+    server.run(sockets=[listener])
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ class Launched:
     log: EventLog
     registry: Registry
     directory: Path
+    launcher: LocalLauncher
     router: Router
 
     def pid(self, worker: str) -> int:
@@ -80,7 +81,7 @@ async def launched(directory: Path, workers: int) -> AsyncIterator[Launched]:
                 await asyncio.sleep(0.01)
             port = server.servers[0].sockets[0].getsockname()[1]
             async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as http:
-                yield Launched(http, log, registry, directory, router)
+                yield Launched(http, log, registry, directory, launcher, router)
         finally:
             server.should_exit = True
             await serving
@@ -164,3 +165,24 @@ async def test_a_worker_that_is_stopped_loses_what_it_has_not_begun_to_another(t
         (event,) = house.events()
         assert (event.worker, event.choices[0].finish_reason) == ("w1", "cancelled")
         assert house.router.loads.requests == 0
+
+
+async def test_every_worker_is_restarted_under_load_and_no_request_fails(tmp_path: Path) -> None:
+    async with launched(tmp_path, 2) as house:
+        before = {worker.name: house.pid(worker.name) for worker in house.registry.workers}
+        ending, told = asyncio.Event(), []
+
+        async def client() -> None:
+            while not ending.is_set():
+                told.append(await house.ask("!count 20", stream=True))
+
+        clients = [asyncio.create_task(client()) for _ in range(4)]
+        assert await house.launcher.roll(drain_s=20) == 2
+        ending.set()
+        await asyncio.gather(*clients)
+        assert {worker.name: house.pid(worker.name) for worker in house.registry.workers}.items().isdisjoint(
+            before.items()
+        )
+        assert {answer.status_code for answer in told} == {200}
+        assert all(answer.text.endswith("data: [DONE]\n\n") for answer in told)
+        assert [event.error for event in house.events()] == [None] * len(told)

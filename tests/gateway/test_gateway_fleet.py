@@ -291,8 +291,17 @@ async def test_one_name_is_one_behaviour(tmp_path: Path) -> None:
 async def test_a_server_that_stops_answering_loses_its_lease(tmp_path: Path) -> None:
     server = ForeignServer(VLLM)
     async with added(tmp_path, [server]) as running:
+        stand_in = StandIn(worker_spec("own", tmp_path))
+        assert (await running.http.get("/ready")).json()["ready"]
         server.up = False
         await running.serving("it", 0)
+        nothing = await running.http.get("/ready")
+        assert (nothing.status_code, nothing.json()["missing"]) == (503, ["it"])
+        with served(stand_in.app) as url:  # what is not ours to start does not turn balancers away
+            running.registry.announce("own", url, await running.registry.ask(url))
+            ready = await running.http.get("/ready")
+            assert (ready.status_code, ready.json()["missing"]) == (200, ["it"])
+            running.registry.remove("own")
         assert (await running.ask("it")).status_code == 503
         server.up = True
         await running.serving("it", 1)

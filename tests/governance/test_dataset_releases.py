@@ -36,6 +36,8 @@ from dataset_yard import (
 )
 
 import tiltyard
+from tiltyard.arena.importing.run import import_votes
+from tiltyard.arena.importing.terms import Terms
 from tiltyard.errors import ConfigurationError, Conflict, InvalidRequest
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import ConsentWithdrawn, DatasetReleased, DatasetRowsReleased, VoteWithdrawn
@@ -425,6 +427,7 @@ def test_a_source_must_be_one_and_a_position_must_be_in_the_log(yard: EventLog, 
         released(yard, tmp_path / "b", position=999_999)
     with pytest.raises(InvalidRequest, match=r"no row is left of 20 records \(20 other_model"):
         released(yard, tmp_path / "c", where={"models": ["nobody"]})
+    assert not list(tmp_path.iterdir())  # no words are left lying about
 
 
 def test_the_published_schema_is_the_plans_own_and_the_example_is_a_plan() -> None:
@@ -441,3 +444,17 @@ def test_batches_in_the_log_are_whole_and_once(yard: EventLog, tmp_path: Path) -
         if isinstance(event.data, DatasetRowsReleased)
     ]
     assert [(one.place, len(one.rows)) for one in batches] == [(0, 14)]
+
+
+def test_preferences_are_read_back_as_the_same_votes(yard: EventLog, tmp_path: Path) -> None:
+    done = released(yard, tmp_path / "out", sources=["import/others"], version="5.0.0")
+    with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
+        terms = Terms.of(format="lmarena", source="back", licence="CC-BY-4.0")
+        read = import_votes(log, done.directory / "data" / "train-00000-of-00001.jsonl", terms)
+        votes = list(log.imported_votes(read.import_id))
+        (original,) = (one.import_id for one in yard.imports())
+    assert len(votes) == 24
+    before = Counter(
+        (one.a, one.b, one.choice, one.time_us // 10**6) for one in yard.imported_votes(original)
+    )  # type: ignore[operator]
+    assert Counter((one.a, one.b, one.choice, one.time_us // 10**6) for one in votes) == before  # type: ignore[operator]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,13 @@ from dataset_yard import allow, battle, consent, imported, row, rows_in, voter
 
 from tiltyard.cli.main import main
 from tiltyard.events.log import EventLog
-from tiltyard.events.schema import PreferenceModelTrained
+from tiltyard.events.schema import FeedbackReviewed, PreferenceModelTrained
+from tiltyard.governance.datasets.files import digest_of_file
+from tiltyard.governance.datasets.manifest import FileNote, parse_manifest
+from tiltyard.governance.datasets.release import PREDICATE
 from tiltyard.governance.erasure import erase
-from tiltyard.identity.canonical import canonical_json, digest_of_json
-from tiltyard.identity.signature import BadSignature, verify_statement
+from tiltyard.identity.canonical import canonical_json, digest_of, digest_of_json
+from tiltyard.identity.signature import BadSignature, Signing, signed_statement, verify_statement
 
 PLAN = """
 name: votes
@@ -70,11 +74,7 @@ def test_a_release_is_verified_by_its_bytes_made_again(scene: Path) -> None:
 )
 def test_one_changed_byte_is_found_and_named(scene: Path, tmp_path: Path, path: str, said: str) -> None:
     copy = tmp_path / "out"
-    for source in (scene / "out").rglob("*"):
-        if source.is_file():
-            target = copy / source.relative_to(scene / "out")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(source.read_bytes())
+    shutil.copytree(scene / "out", copy)
     data = bytearray((copy / path).read_bytes())
     place = data.index(b"1.0.0") if path == "manifest.json" else len(data) // 2
     data[place] = ord("2") if data[place] != ord("2") else ord("3")
@@ -91,38 +91,63 @@ def test_a_release_of_another_log_is_not_taken_for_ours(scene: Path, tmp_path: P
     assert (done.exit_code, "was made from the log" in done.output) == (1, True)
 
 
-def test_a_signature_over_a_rewritten_row_is_caught_by_the_log(scene: Path, tmp_path: Path) -> None:
-    """Whoever holds the log's key can sign anything; the log still does not give it again."""
+def test_a_rewritten_row_is_found_even_under_the_logs_own_signature(scene: Path, tmp_path: Path) -> None:
+    """Whoever holds the log's key can sign anything; the log does not give it again."""
+    copy = tmp_path / "out"
+    shutil.copytree(scene / "out", copy)
+    rows = copy / "data" / "train-00000-of-00001.jsonl"
+    rows.write_bytes(rows.read_bytes().replace(b'"winner":"model_a"', b'"winner":"model_b"', 1))
+    manifest = parse_manifest((copy / "manifest.json").read_bytes(), "manifest.json")
+    path = "data/train-00000-of-00001.jsonl"
+    changed = FileNote(digest=digest_of_file(rows), bytes=rows.stat().st_size)
+    forged = manifest.model_copy(update={"files": {**manifest.files, path: changed}})
+    (copy / "manifest.json").write_bytes(forged.to_bytes())
+    subjects = {name: note.digest for name, note in forged.files.items()}
+    subjects["manifest.json"] = digest_of(forged.to_bytes())
     with EventLog.open(scene / "log.db", keys=scene / "keys.db") as log:
-        log.append_blocking(
-            PreferenceModelTrained(
-                model="sha256:" + "c" * 64,
-                method="preference-features/1",
-                features=("log_words",),
-                weights=(1.0,),
-                scales=(1.0,),
-                temperature=1.0,
-                ridge=1.0,
-                votes=4,
-                battles=digest_of_json([]),
-                first_sequence=1,
-                last_sequence=log.last_sequence(),
-                accuracy=0.5,
-                brier=0.2,
-                brier_of_ignorance=0.25,
-                gap=0.0,
-            ),
-            subject="sha256:" + "c" * 64,
-            source="tests",
-        )
-    whole = json.loads((scene / "out" / "signature.json").read_bytes())
+
+        def sign(data: bytes) -> Signing:
+            signed = log.sign(data)
+            return Signing(bytes.fromhex(signed.signature), bytes.fromhex(signed.public_key))
+
+        envelope = signed_statement(subjects, PREDICATE, {}, sign)
+    (copy / "signature.json").write_bytes(envelope)
+    assert run(scene, "verify", str(copy), "--files-only").exit_code == 0
+    done = run(scene, "verify", str(copy))
+    assert (done.exit_code, "this log never released it" in done.output) == (1, True)
+
+    whole = json.loads(envelope)
     whole["signatures"][0]["sig"] = whole["signatures"][0]["sig"][:-4] + "AA=="
-    with pytest.raises(BadSignature):
+    with pytest.raises(BadSignature, match="not of these bytes"):
         verify_statement(canonical_json(whole))
+
+
+def preference_model(log: EventLog) -> PreferenceModelTrained:
+    """A model that was fitted to every vote so far."""
+    return PreferenceModelTrained(
+        model="sha256:" + "c" * 64,
+        method="preference-features/1",
+        features=("log_words",),
+        weights=(1.0,),
+        scales=(1.0,),
+        temperature=1.0,
+        ridge=1.0,
+        votes=4,
+        battles=digest_of_json([]),
+        first_sequence=1,
+        last_sequence=log.last_sequence(),
+        accuracy=0.5,
+        brier=0.2,
+        brier_of_ignorance=0.25,
+        gap=0.0,
+    )
 
 
 def test_lineage_answers_its_three_questions(scene: Path) -> None:
     """Who used this release; which releases hold this conversation; what must be made again after this erasure."""
+    with EventLog.open(scene / "log.db", keys=scene / "keys.db") as log:
+        trained = preference_model(log)
+        log.append_blocking(trained, subject=trained.model, source="tests")
     assert "votes-1.0.0  10 rows" in run(scene, "lineage").output
     used = run(scene, "use", "votes-1.0.0", "plum-reward", "--as", "scorer", "--why", "its first training")
     assert "plum-reward uses dat_" in used.output
@@ -144,6 +169,17 @@ def test_lineage_answers_its_three_questions(scene: Path) -> None:
     assert "votes-1.0.0: 1 rows" in rebuild
     assert "make again: scorer plum-reward" in rebuild
     assert "make again: preference model preference-features/1@cccccccccccc (1 of these votes" in rebuild
+    with EventLog.open(scene / "log.db", keys=scene / "keys.db") as log:
+        item = log.content(f"arena:{voter(3)}", b"{}")
+        reviewed = FeedbackReviewed(
+            feedback="fb_1", kind="both_bad", origin="1", decision="accept", set_name="regressions", item=item.ref,
+            item_digest="sha256:" + "d" * 64, by="ann", why="worth keeping",
+        )  # fmt: skip
+        log.append_blocking(reviewed, subject="fb_1", source="tests", contents=[item])
+    assert (
+        "make again: set regressions (1 items are of this person)"
+        in run(scene, "lineage", "--erased", voter(3)).output
+    )
     assert "nothing has to be made again" in run(scene, "lineage", "--erased", voter(99)).output
 
     events = [

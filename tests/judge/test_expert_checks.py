@@ -85,14 +85,14 @@ def test_a_run_waits_for_experts_and_takes_their_verdict_in_when_it_is_run_again
             (id_,) = {
                 one.item_id  # type: ignore[attr-defined]
                 for one in events(tmp_path, ReviewAssigned)
-                if one.item_id.startswith(f"{item}~")  # type: ignore[attr-defined]
+                if one.item_id.startswith(f"{item}.")  # type: ignore[attr-defined]
             }
             text = cli(*experts, "next", "single", run["run"], "--reviewer", who, *where)
             assert not re.search(r"\bchat\b|sha256|aaaaaaaa", text)
             cli(*experts, "give", "single", "evals", id_, "--reviewer", who, "--rating", rating, *where)
     assert "1 answers decided now, 1 await experts" in cli("eval", "reviews", run["run"], *where)
     task = cli(*experts, "next", "single", run["run"], "--reviewer", cem, *where)
-    assert "adjudicate dose-2~" in task
+    assert "adjudicate dose-2." in task
     assert "Review 2: 9" in task
     (id_,) = set(re.findall(r"adjudicate (\S+)", task))
     cli(*experts, "give", "single", "evals", id_, "--reviewer", cem, "--rating", "3", *where)

@@ -104,7 +104,7 @@ async def test_a_server_that_is_busy_is_asked_again_and_one_that_is_gone_ends_th
 async def test_an_answer_without_a_verdict_is_unscored_with_its_words_and_counts_as_nothing(
     log: EventLog, tmp_path: Path
 ) -> None:
-    """Inspect #4026, Inspect #4872: a reply that cannot be read is no verdict against anybody."""
+    """Inspect #4026, Inspect #4872: a reply that cannot be read is no verdict against anybody. AlpacaEval #290: nor is it half a point by a rule that nobody is told."""
     items = write_set(tmp_path / "set.jsonl", [item(1, "long answer", "no"), item(2, "UNREADABLE", "no")])
 
     def say(first: str, second: str) -> str:
@@ -153,7 +153,7 @@ async def test_a_judge_that_became_another_model_in_mid_run_ends_the_run(
 
 
 async def test_a_verdict_is_held_to_a_grammar_where_the_server_can(log: EventLog, tmp_path: Path) -> None:
-    """FastChat #3650 (a local judge): reasons first, then one of three tokens and nothing else."""
+    """FastChat #3650, arena-hard-auto #20 (a local judge): reasons first, then one of three tokens and nothing else."""
     items = write_set(tmp_path / "set.jsonl", [item(1, "long answer", "no")])
 
     def say(body: dict[str, object]) -> str:

@@ -78,12 +78,11 @@ def running(words: list[str], url: str, log: Path, **environment: str) -> Iterat
 
 
 @pytest.fixture(scope="module")
-def llama_cpp(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def llama_cpp(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if find_spec("xllamacpp") is None:
         pytest.skip("xllamacpp is not installed; `make peers` installs it and runs this")
     port = free_port()
-    model = shared_data / "serving/gguf/stories260K/stories260K.gguf"
-    words = [sys.executable, "-c", SERVER, str(model), str(port)]
+    words = [sys.executable, "-c", SERVER, str(model_path), str(port)]
     with running(words, f"http://127.0.0.1:{port}", tmp_path_factory.mktemp("llama") / "log") as url:
         yield url
 
@@ -165,6 +164,8 @@ async def test_a_real_engine_stops_when_its_client_leaves(
             async for _ in response.aiter_lines():
                 break
         async with asyncio.timeout(30):
+            while not running.happened(GenerationFinished):  # noqa: ASYNC110 - another task's
+                await asyncio.sleep(0.05)
             while running.router.loads.requests or running.registry.workers[0].status.running:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         (event,) = running.happened(GenerationFinished)

@@ -78,6 +78,7 @@ def test_coefficients_and_clustered_errors_are_those_of_statsmodels() -> None:
 
 
 def test_separated_outcomes_are_finite_under_a_ridge_and_said_not_to_converge_without() -> None:
+    """AlpacaEval #260, #310: the model that corrected for length broke, or warned and went on."""
     x = np.array([[-2.0], [-1.0], [1.0], [2.0]])
     y = np.array([0.0, 0.0, 1.0, 1.0])
     assert not fit_logistic(x, y).converged

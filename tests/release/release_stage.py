@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
+    BattleTurnStarted,
+    Choice,
     ChoiceOutcome,
+    DataTermsSet,
     EventData,
     FinishReason,
     GenerationFinished,
@@ -172,3 +175,35 @@ class Scene:
             self.log._writer.submit(draft)
         for draft in drafts:
             draft.done.result()
+
+
+def allow_evaluation(log: EventLog) -> None:
+    """Terms under which everybody's words may be looked at to learn about models."""
+    data = DataTermsSet.model_validate(
+        {"scope": "*", "purposes": {"serve": None, "evaluate": None}, "basis": "a test", "by": "test"}
+    )
+    log.append_blocking(data, subject="*", source=SOURCE)
+
+
+def both_bad_battle(
+    scene: Scene, question: str, battle: str, *, subject: str = "acme:bob", choice: Choice = "both_bad"
+) -> str:
+    """A battle between the two in which somebody asked this and found both bad; returns the id of the vote."""
+    words = scene.log.content(subject, question.encode())
+    turn = BattleTurnStarted(battle=battle, turn=0, attempt=0, message=words.ref)
+    scene.log.append_blocking(turn, subject=battle, source=SOURCE, contents=[words])
+    vote = VoteCast(
+        battle=battle,
+        voter="v",
+        choice=choice,
+        identity_a="old",
+        identity_b="new",
+        behaviour_a=scene.behaviours["old"],
+        behaviour_b=scene.behaviours["new"],
+        pair_probability=1.0,
+        side_probability=0.5,
+        turns=1,
+        generations_a=(f"gen_{battle}_a",),
+        generations_b=(f"gen_{battle}_b",),
+    )
+    return scene.log.append_blocking(vote, subject=battle, source=SOURCE).id

@@ -19,6 +19,9 @@ from tiltyard.events.schema import (
     JudgedSide,
     JudgmentMade,
 )
+from tiltyard.judge.items import Item, ItemSet, item_of
+from tiltyard.judge.preference import latest_model, record_training, train
+from tiltyard.judge.reward import score_all
 from tiltyard.release.gates import GateTest
 from tiltyard.release.plan import Gate
 
@@ -266,3 +269,43 @@ def test_a_reward_model_decides_pair_by_pair_and_scores_of_another_scorer_never_
     judged = [e.data for e in scene.log.read(subject=state.id) if e.type.endswith("gate.judged.v1")]
     assert getattr(judged[-1], "samples", None) == 400
     assert getattr(judged[-1], "effect", None) == pytest.approx(wins - 0.5)
+
+
+async def test_a_preference_model_of_peoples_votes_decides_a_release(scene: Scene) -> None:
+    """Trained on votes for whole answers, it scores both identities' answers to the same questions; the terse candidate goes back."""
+    rng = np.random.default_rng(4)
+
+    def pair(number: int, words_a: int, words_b: int, **more: object) -> Item:
+        said = {"answer_a": "word " * words_a + "end.", "answer_b": "word " * words_b + "end."}
+        return item_of(
+            {
+                "id": str(number),
+                "question": f"Question {number % 40}?",
+                "model_a": "old",
+                "model_b": "new",
+                **said,
+                **more,
+            }
+        )
+
+    voted = []
+    for number in range(200):
+        a, b = rng.integers(5, 120, size=2).tolist()
+        likes_a = rng.random() < 1 / (1 + math.exp(-0.1 * (a - b)))
+        voted.append(pair(number, a, b, people=["a" if likes_a else "b"]))
+    trained = train(voted, first_sequence=1, last_sequence=1)
+    record_training(scene.log, trained)
+    model = latest_model(scene.log)
+    gate = f"{{metric: reward_win_rate, scorer: {model.name}, worse_by: 0.2}}"
+    plan = CANARY.replace("stage: canary\n    traffic: 5%", "stage: shadow\n    share: 10%")
+    scene.start(plan.replace("{metric: error_rate, worse_by: 0.2}", gate))
+    scene.settled()
+    who = {"behaviour_a": scene.behaviours["old"], "behaviour_b": scene.behaviours["new"]}
+    answers = tuple(
+        pair(1000 + n, 60 + n % 7, 10 + n % 5, question=f"Another {n}?", **who) for n in range(120)
+    )
+    await score_all(scene.log, model, ItemSet("answers", DIGEST, answers))
+    state = scene.settled()
+    assert state.ended is not None
+    assert state.ended.outcome == "rolled_back"
+    assert model.name in state.ended.why

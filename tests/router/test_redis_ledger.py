@@ -63,6 +63,16 @@ async def test_holds_of_a_gateway_that_died_run_out_and_those_of_a_living_one_ne
         assert await living.account("acme") == Account(0, 0, 11, 11)
 
 
+async def test_what_a_dead_gateway_held_is_given_back_though_its_tenant_asks_no_more(
+    redis_url: str, clock: Clock
+) -> None:
+    async with two(redis_url, clock) as (living, dead):
+        await held(dead, TenantTerms(daily_budget=1.0), worst=50)
+        assert await living.account("acme") == Account(1, 50, 0, 0)
+        clock.advance(LEASE_S + 1)
+        assert await living.account("acme") == Account(0, 0, 0, 0)
+
+
 async def test_what_a_request_used_is_billed_even_if_its_hold_has_run_out(
     redis_url: str, clock: Clock
 ) -> None:

@@ -8,11 +8,21 @@ from dataclasses import dataclass, field
 import httpx2
 import orjson
 from arena_standin import StandIn, entrant
+from starlette.routing import Route
 
 from tiltyard.arena.battle import Arena
+from tiltyard.arena.boards import Boards, Question
 from tiltyard.arena.consent import CONSENT_VERSION
+from tiltyard.arena.health import Health
+from tiltyard.arena.measurements import Measurements
 from tiltyard.arena.pairing import Entrant
+from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.events.log import EventLog
+from tiltyard.rating.ruleset import Ruleset
+from tiltyard.web.data import data_routes
+from tiltyard.web.health import health_routes
+from tiltyard.web.leaderboard import leaderboard_routes
+from tiltyard.web.sensors import sensor_routes
 
 CONTESTANTS = [
     entrant("quillon-cold", temperature=0.0),
@@ -85,3 +95,17 @@ def open_battle(visitor: httpx2.Client, content: str = "Why is the sky blue?") -
     assert response.status_code == 201, response.text
     opened = response.json()
     return opened["battle"], opened["vote_token"]
+
+
+def page_routes(log: EventLog) -> list[Route]:
+    """The pages beside the arena, as `tiltyard up` hands them in; no vote is too fast here, and nothing is held back."""
+    boards = Boards(RecordedVotes(log, Ruleset(least_seconds=0)), minimum_votes=1)
+    return [
+        *sensor_routes(
+            board=lambda now_us: boards.ask(Question(minimum_votes=1), now_us=now_us).leaderboard,
+            measurements=Measurements(log),
+        ),
+        *leaderboard_routes(boards=boards),
+        *health_routes(Health(log)),
+        *data_routes(log),
+    ]

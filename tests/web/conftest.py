@@ -8,24 +8,16 @@ from pathlib import Path
 
 import pytest
 from arena_standin import StandIn, serving
-from arena_yard import CONTESTANTS, REPLAY, Yard
+from arena_yard import CONTESTANTS, REPLAY, Yard, page_routes
 from starlette.applications import Starlette
-from starlette.routing import Mount, Route
+from starlette.routing import Mount
 
-from tiltyard.arena.boards import Boards, Question
-from tiltyard.arena.health import Health
-from tiltyard.arena.measurements import Measurements
 from tiltyard.arena.pairing import Entrant
-from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.arena.screening import Screening
 from tiltyard.arena.transcript import Limits
 from tiltyard.client import ModelClient
 from tiltyard.events.log import EventLog
-from tiltyard.rating.ruleset import Ruleset
 from tiltyard.web.app import create_web
-from tiltyard.web.health import health_routes
-from tiltyard.web.leaderboard import leaderboard_routes
-from tiltyard.web.sensors import sensor_routes
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
@@ -86,19 +78,6 @@ def open_yard(log: EventLog, models: StandIn, models_url: str) -> Iterator[Calla
     yield start
     for context in reversed(stack):
         context.__exit__(None, None, None)
-
-
-def page_routes(log: EventLog) -> list[Route]:
-    """The pages beside the arena, as `tiltyard up` hands them in; no vote is too fast here, and nothing is held back."""
-    boards = Boards(RecordedVotes(log, Ruleset(least_seconds=0)), minimum_votes=1)
-    return [
-        *sensor_routes(
-            board=lambda now_us: boards.ask(Question(minimum_votes=1), now_us=now_us).leaderboard,
-            measurements=Measurements(log),
-        ),
-        *leaderboard_routes(boards=boards),
-        *health_routes(Health(log)),
-    ]
 
 
 @pytest.fixture

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import httpx2
 from arena_standin import serving
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -29,7 +30,7 @@ from tiltyard.web.security import Guard
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "release"))
 
-from release_stage import ALIASES, Scene
+from release_stage import ALIASES, Scene, allow_evaluation, both_bad_battle
 
 PLAN = """alias: chat
 candidate: new
@@ -55,12 +56,15 @@ stages:
 class ReleaseYard:
     """A scene, its pages and who may order."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: Scene, *, keys: bool) -> None:
         self.scene = scene
-        ring = KeyRing(scene.log, now_us=scene.clock)
-        self.key = ring.issue("ops", ["release"], label="ann").secret
-        self.other_key = ring.issue("lab", ["inference"]).secret
+        self.ring = KeyRing(scene.log, now_us=scene.clock)
+        self.key = self.other_key = ""
+        if keys:
+            self.key = self.ring.issue("ops", ["release"], label="ann").secret
+            self.other_key = self.ring.issue("lab", ["inference"]).secret
         self.url = ""
+        self.clients = ExitStack()
         self.operators = KeyOperators(scene.log, keys_required=False)
         self.room = ReleaseRoom(scene.log, ALIASES)
 
@@ -77,11 +81,26 @@ class ReleaseYard:
         )
         return Starlette(routes=[Mount("/", inner)])
 
+    def stranger(self) -> httpx2.Client:
+        """Somebody without a key."""
+        return self.clients.enter_context(httpx2.Client(base_url=self.url))
+
+    def signed_in(self) -> httpx2.Client:
+        """An operator's browser."""
+        client = self.stranger()
+        assert client.post("/releases/sign-in", data={"key": self.key}).status_code == 303
+        return client
+
     def settled(self) -> ReleaseState:
         """What a reconciler that starts now makes of the log; the newest release."""
         reconciler = self.scene.reconciler()
         reconciler.settle()
         return reconciler.state(self.room.states()[0].id)
+
+    def both_bad(self, question: str, *, battle: str = "bat_1") -> None:
+        """A battle in which somebody asked this, and found both answers bad."""
+        allow_evaluation(self.scene.log)
+        both_bad_battle(self.scene, question, battle)
 
     def traffic(self, minutes: int, *, failing: int = 0, slow_ms: float = 50.0) -> None:
         """So many minutes of requests, `failing` of every 20 of the candidate's in vain; the reconciler looks each minute."""
@@ -95,7 +114,7 @@ class ReleaseYard:
 
 
 @contextmanager
-def release_yard(folder: Path) -> Iterator[ReleaseYard]:
+def release_yard(folder: Path, *, keys: bool = True) -> Iterator[ReleaseYard]:
     """Pages on a port of their own."""
     made: list[Scene] = []
 
@@ -104,7 +123,7 @@ def release_yard(folder: Path) -> Iterator[ReleaseYard]:
 
     with EventLog.open(folder / "log.db", keys=folder / "keys.db", clock_ns=clock_ns) as log:
         made.append(Scene(log))
-        yard = ReleaseYard(made[0])
-        with serving(yard.app()) as url:
-            yard.url = url
+        yard = ReleaseYard(made[0], keys=keys)
+        with serving(yard.app()) as url, ExitStack() as clients:
+            yard.url, yard.clients = url, clients
             yield yard

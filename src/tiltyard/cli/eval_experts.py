@@ -16,7 +16,7 @@ from tiltyard.evals.item import Item
 from tiltyard.evals.marking import Graded, Origin
 from tiltyard.evals.verdict import AWAITING
 from tiltyard.events.log import EventLog
-from tiltyard.identity.canonical import digest_of, digest_of_json
+from tiltyard.identity.canonical import digest_of_json
 from tiltyard.judge.expert_results import REVIEWS, ItemResult, result_of
 from tiltyard.judge.experts import assign_by_role, reviewers
 from tiltyard.judge.items import Item as JudgedItem
@@ -59,7 +59,7 @@ class ExpertDesk:
         if not isinstance(check, Expert):
             raise TypeError("a desk of experts grades expert checks")
         form = self._form(check.form)
-        judged = judged_item(item, answer, origin)
+        judged = judged_item(self._log, item, answer, origin)
         async with self._one:
             return await asyncio.to_thread(self._decide, judged, check.role, form)
 
@@ -89,8 +89,8 @@ class ExpertDesk:
         return self._forms[name]
 
 
-def judged_item(item: Item, answer: ItemAnswer, origin: Origin) -> JudgedItem:
-    """An answer of a fixed set as reviewers get it; its id tells the answers to one item apart, and not who gave them."""
+def judged_item(log: EventLog, item: Item, answer: ItemAnswer, origin: Origin) -> JudgedItem:
+    """An answer of a fixed set as reviewers get it; its id tells the answers to one item apart, and nobody can try from it who gave them."""
     said = JudgedAnswer(
         tuple(
             turn.text + "".join(f"\n→ {call.name}({call.arguments})" for call in turn.calls)
@@ -100,9 +100,9 @@ def judged_item(item: Item, answer: ItemAnswer, origin: Origin) -> JudgedItem:
         origin.behaviour,
         tuple(turn.generation for turn in answer.turns if turn.generation),
     )
-    mark = digest_of("\0".join((origin.behaviour, *said.texts)).encode())
+    mark = log.keyed_digest("\0".join(("expert", origin.behaviour, *said.texts)))
     return JudgedItem(
-        id=f"{item.id}~{mark.removeprefix('sha256:')[:MARK_HEX]}",
+        id=f"{item.id}.{mark[:MARK_HEX]}",
         turns=item.turns,
         sides={"a": said},
         reference=(item.reference,) * len(item.turns) if item.reference else (),
@@ -126,7 +126,7 @@ def expert_items(log: EventLog, run: str | None) -> ItemSet:
 def _of_run(log: EventLog, run: str) -> Iterator[JudgedItem]:
     for row in read_evidence(log, run).rows.values():
         if row.answer.turns and any(isinstance(check, Expert) for check in row.item.checks):
-            yield judged_item(row.item, row.answer, Origin(run, row.event.alias, row.event.behaviour))
+            yield judged_item(log, row.item, row.answer, Origin(run, row.event.alias, row.event.behaviour))
 
 
 def _open_words(given: int) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from tiltyard.evals.checks import Expert
 from tiltyard.evals.comparison import Comparison, Summary
 from tiltyard.evals.report import Report, headline, interval, label
 
@@ -25,10 +26,11 @@ def show(report: Report, paths: tuple[Path, Path], *, as_json: bool) -> None:
         )
         if (awaiting := summary.evidence.awaiting) > 0:
             run = summary.evidence.run
-            click.echo(
-                f"  {awaiting} await experts (`tiltyard judge experts next FORM {run} --reviewer ID`); "
-                f"then `tiltyard eval reviews {run}`, or the same command, takes their verdicts in"
-            )
+            for form in _forms(summary):
+                click.echo(
+                    f"  {awaiting} await experts: `tiltyard judge experts next {form} {run} --reviewer ID`"
+                )
+            click.echo(f"  `tiltyard eval reviews {run}`, or the same command, takes their verdicts in")
         for again in report.repetitions.get(summary.evidence.run, ()):
             click.echo(
                 f"  {again.same} of {again.both} outputs are the same bytes as in repeat {again.repeat}"
@@ -36,6 +38,11 @@ def show(report: Report, paths: tuple[Path, Path], *, as_json: bool) -> None:
     for one in report.comparisons:
         click.echo(headline(one))
     click.echo(f"{paths[0]}\n{paths[1]}")
+
+
+def _forms(summary: Summary) -> list[str]:
+    checks = [check for item in summary.evidence.items.values() for check in item.checks]
+    return sorted({check.form for check in checks if isinstance(check, Expert)})
 
 
 def _as_json(report: Report, paths: tuple[Path, Path]) -> dict[str, object]:

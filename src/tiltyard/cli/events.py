@@ -78,9 +78,8 @@ from tiltyard.events.schema import (
     WorkerStopped,
 )
 from tiltyard.events.verification import Head, content_refs_of
+from tiltyard.wire.escaping import for_terminal, one_line
 
-_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Characters with which stored words could move the cursor, hide or reverse text on a terminal."""
 MAX_SEQUENCE_DIGITS = 18
 """As many as the database's integers hold; no event has more."""
 
@@ -162,8 +161,8 @@ def show(context: click.Context, wanted: str, content: bool) -> None:
                     words = vault.read(ref).decode("utf-8", "replace")
                 except ContentMissing as error:
                     words = f"({error.message})"
-                click.echo(f"--- {name}, {ref.size_bytes} bytes of {printable(ref.subject)}")
-                click.echo(printable(words))
+                click.echo(f"--- {name}, {ref.size_bytes} bytes of {for_terminal(ref.subject)}")
+                click.echo(for_terminal(words))
 
 
 @command.command()
@@ -205,18 +204,13 @@ def short_type(name: str) -> str:
     return re.sub(r"^tiltyard\.|\.v\d+$", "", name)
 
 
-def printable(text: str) -> str:
-    """Escape what could steer a terminal; line breaks and tabs stay."""
-    return _UNSAFE.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
-
-
 def readable_line(event: StoredEvent) -> str:
     """Write an event as one line: sequence, time, type, subject, what happened."""
     moment = event.time.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     line = (
         f"{event.sequence:>6}  {moment}Z  {short_type(event.type):<22}  {event.subject}  {_gist(event.data)}"
     )
-    return printable(line).replace("\n", "\\n").replace("\t", "\\t")
+    return one_line(line)
 
 
 def _gist(data: EventData) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ from tiltyard.cli.fleet_table import PIPE_WIDTH, fleet_table
 from tiltyard.cli.options import PlaceGroup, config_option, data_option
 from tiltyard.cli.release_place import whoami
 from tiltyard.cli.settings import load_settings
+from tiltyard.cli.workers import server_of
 from tiltyard.client import DEFAULT_URL, ModelClient
 from tiltyard.errors import Conflict, NotFound, TiltyardError
 from tiltyard.events.log import EventLog
@@ -231,6 +234,21 @@ def scale(context: click.Context, *, identity: str, replicas: str, why: str) -> 
     click.echo(
         f"{identity}: {'as many workers as needed' if count is None else f'{count} workers'}, from now on"
     )
+
+
+@command.command()
+@click.pass_context
+def restart(context: click.Context) -> None:
+    """Restart every worker that the server of this data directory started, one after the other, under whatever load there is.
+
+    Each is drained first, and the next one waits until it serves again; no request fails. The server's output says how far it is.
+    """
+    settings = context.obj[0]
+    process = server_of(settings.data_dir)
+    if process is None:
+        raise NotFound(f"no server runs from {settings.data_dir}; name its data directory with --data")
+    os.kill(process, signal.SIGUSR1)
+    click.echo("the workers are restarted one after the other; `tiltyard fleet status` shows them")
 
 
 @contextmanager

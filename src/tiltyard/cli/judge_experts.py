@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 
@@ -81,14 +82,24 @@ def assign(
 @config_option
 def next_task(form: str, items: str, *, reviewer: str, data: Path | None, config: Path | None) -> None:
     """Show a reviewer the next thing to do: the answers without names, and nothing that another reviewer said."""
+    rubric = load_rubric(form)
     with opened(data, config) as log:
-        tasks = tasks_of(log, items_of(log, items).items, load_rubric(form), reviewer)
+        tasks = tasks_of(log, items_of(log, items).items, rubric, reviewer)
     if not tasks:
         click.echo("nothing to do")
         return
     task = tasks[0]
     what = "adjudicate" if task.adjudicates else "review"
     click.echo(f"{what} {task.item.id} ({len(tasks):,} to do)\n\n{task.text}")
+    said = (
+        "--verdict first|second|tie|both_bad"
+        if rubric.mode == "pairwise"
+        else f"--rating {rubric.lowest:g}…{rubric.highest:g}"
+    )
+    words = shlex.join(
+        ["tiltyard", "judge", "experts", "give", form, items, task.item.id, "--reviewer", reviewer]
+    )
+    click.echo(f"People do not write brackets; to give it: {words} {said} --reasons '…'")
 
 
 @experts.command()

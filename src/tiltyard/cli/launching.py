@@ -108,7 +108,7 @@ def autoscaler_of(
 
 
 class Rolls:
-    """SIGHUP restarts every worker, one after the other, under whatever load there is."""
+    """SIGUSR1 restarts every worker, one after the other, under whatever load there is."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
@@ -128,7 +128,7 @@ class Rolls:
             if self._task is None or self._task.done():
                 self._task = asyncio.create_task(roll())
 
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, take)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, take)
 
     async def aclose(self) -> None:
         """Give up a roll that is under way: the server ends."""
@@ -140,4 +140,4 @@ class Rolls:
         return self
 
     def __exit__(self, *_: object) -> None:
-        asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)

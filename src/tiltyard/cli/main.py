@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import sys
+from typing import Any
 
 import click
 
 from tiltyard import __version__
+from tiltyard.cli.terminal import guarded
 from tiltyard.errors import TiltyardError
+from tiltyard.wire.escaping import for_terminal
 
 VERBS = {
     "up": "Start everything on this machine: workers, gateway, arena.",
@@ -56,12 +59,19 @@ class Verbs(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
 
+    def main(self, *args: Any, **more: Any) -> Any:  # as click has it
+        """Run the command; on a terminal, words of others can steer nothing, not even in click's own messages."""
+        given = more.get("args") or (args[0] if args else None)
+        words = list(sys.argv[1:] if given is None else given)
+        with guarded(next((word for word in words if word in VERBS), None)):
+            return super().main(*args, **more)
+
     def invoke(self, ctx: click.Context) -> object:
         """Run the verb; an error of ours is one line on stderr and exit status 1."""
         try:
             return super().invoke(ctx)
         except TiltyardError as error:
-            click.echo(f"tiltyard: {error.message}", err=True)
+            click.echo(f"tiltyard: {for_terminal(error.message)}", err=True)
             ctx.exit(1)
 
 

@@ -84,6 +84,9 @@ MakePages = Callable[[Running], Starlette]
 
 def serve(settings: Settings, *, host: str | None, port: int | None, make_pages: MakePages | None) -> None:
     """Serve until Ctrl-C or SIGTERM; raises a `TiltyardError` when something keeps it from starting."""
+    signal.signal(
+        signal.SIGUSR1, signal.SIG_IGN
+    )  # a restart that is asked for too early; `Rolls` obeys later
     check_machine(settings)
     check_exposure(
         settings,

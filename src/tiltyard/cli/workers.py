@@ -113,6 +113,19 @@ def sole_server_of(data_dir: Path) -> Iterator[None]:
         yield
 
 
+def server_of(data_dir: Path) -> int | None:
+    """The process that serves from a data directory now; `None` where none does."""
+    try:
+        with (data_dir / "run" / "lock").open("r") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(lock.read())
+    except (OSError, ValueError):  # nobody ever served from here, or is just beginning to
+        return None
+    return None
+
+
 def starts_workers(settings: Settings) -> bool:
     """Whether workers are ever started here: a gateway alone needs no model's file."""
     workers = settings.file.workers

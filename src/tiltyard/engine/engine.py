@@ -192,6 +192,10 @@ class Engine:
         """Drop a tenant's blocks from the caches; those that running sequences hold are left, and counted."""
         return self._paging.tree.forget(tenant)
 
+    def sweep_forgotten(self) -> Forgotten:
+        """Drop what was left and is not held any longer."""
+        return self._paging.tree.sweep()
+
     def learn_speed(self, tokens_per_s: float) -> None:
         """The measured speed of steps: decides whether a spilled block is loaded or computed again."""
         self._paging.learn_speed(tokens_per_s)

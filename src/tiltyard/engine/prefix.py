@@ -27,6 +27,10 @@ MOST_COMPARED = 64
 """Siblings that are compared when a part of a block is looked for."""
 
 
+ASIDE = "\0"
+"""How the namespaces of forgotten tenants begin; no behaviour digest does."""
+
+
 class Forgotten(NamedTuple):
     """What became of a tenant's blocks."""
 
@@ -210,9 +214,22 @@ class PrefixTree:
         return True
 
     def forget(self, tenant: str) -> Forgotten:
-        """Take every block of a tenant out, in memory and spilled, that no sequence holds, and overwrite what was spilled."""
-        taken = left = 0
+        """Take every block of a tenant out of reach, and out of the tree, as far as no sequence holds it.
+
+        New sequences find none of them; `sweep` takes the rest when those that run have ended.
+        """
         for namespace in [name for name in self._roots if _is_of(name, tenant)]:
+            root = self._roots.pop(namespace)
+            aside = f"{ASIDE}{next(self._clock)}"
+            for node in root.values():
+                node.namespace = aside
+            self._roots[aside] = root
+        return self.sweep()
+
+    def sweep(self) -> Forgotten:
+        """Take out the blocks of forgotten tenants that no sequence holds any more, and overwrite what was spilled of them."""
+        taken = left = 0
+        for namespace in [name for name in self._roots if name.startswith(ASIDE)]:
             stack = [(node, False) for node in self._roots[namespace].values()]
             while stack:
                 node, below_done = stack.pop()

@@ -9,6 +9,7 @@ import io
 import json
 import math
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -163,7 +164,12 @@ def _zipped(path: Path, data: bytes) -> tuple[Members, Iterator[Members]]:
 
 def _member(archive: zipfile.ZipFile, data: bytes, info: zipfile.ZipInfo, path: Path) -> bytes:
     if info.compress_type != _ZSTD:
-        return archive.read(info)
+        try:
+            return archive.read(info)
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error) as error:
+            raise InvalidRequest(
+                f"{path}: {info.filename} cannot be unpacked: {error}", param="file"
+            ) from None
     if ZSTD_MISSING:
         raise InvalidRequest(
             f"{path} is compressed with zstd; `pip install 'tiltyard[evals]'`, or convert it with "
@@ -179,15 +185,18 @@ def _member(archive: zipfile.ZipFile, data: bytes, info: zipfile.ZipInfo, path: 
         + int.from_bytes(header[28:30], "little")
     )
     packed = data[begin : begin + info.compress_size]
-    with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(packed)) as reader:
-        unpacked: bytes = reader.read(info.file_size)
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(packed)) as reader:
+            unpacked: bytes = reader.read(info.file_size)
+    except zstandard.ZstdError as error:
+        raise InvalidRequest(f"{path}: {info.filename} cannot be unpacked: {error}", param="file") from None
     return unpacked
 
 
 def _parsed(data: bytes, where: str) -> Members:
     try:
         return _members(json.loads(data), where)  # Inspect writes NaN, which orjson refuses
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{where}: not JSON: {error}", param="file") from None
 
 

@@ -85,7 +85,7 @@ def _prompt(asked: object) -> tuple[str | None, tuple[str, ...]]:
     if text.startswith("[{"):
         try:
             messages = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None, (text,)
         said = {role: [str(one.get("content")) for one in messages if one.get("role") == role] for role in ("system", "user")}  # fmt: skip
         if said["user"]:
@@ -139,7 +139,7 @@ def _results(path: Path) -> Members:
 def _parsed(data: bytes, where: str) -> Members:
     try:
         value = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{where}: not JSON: {error}", param="file") from None
     if not isinstance(value, dict):
         raise InvalidRequest(f"{where}: not an object", param="file")

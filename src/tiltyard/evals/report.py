@@ -5,7 +5,6 @@ Every word of a model or of a set is data there: escaped in HTML, fenced in Mark
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,6 +22,7 @@ from tiltyard.evals.drift import Drift
 from tiltyard.evals.evidence import Row, RunEvidence, set_digest_of
 from tiltyard.evals.sets import EvalSet
 from tiltyard.rating.paired import Estimate
+from tiltyard.wire.escaping import fenced, for_markdown
 
 MOST_SHOWN: Final = 200
 """Items of each list that are shown with their words; a browser has to open the file (Inspect #1375, #2249)."""
@@ -243,20 +243,12 @@ def _cut(text: str) -> str:
 
 def _fenced(text: str) -> str:
     """Text as a code block whose fence nothing in it can close."""
-    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}text\n{_cut(text)}\n{fence}"
+    return fenced(_cut(text), "text")
 
 
 def _cell(text: str) -> str:
-    """Text as a cell of a Markdown table."""
-    return (
-        re.sub(r"\s+", " ", text)
-        .replace("\\", "\\\\")
-        .replace("|", "\\|")
-        .replace("<", "&lt;")
-        .replace("`", "\\`")
-    )
+    """Text as a cell of a Markdown table, or within a line."""
+    return for_markdown(" ".join(text.split()))
 
 
 def _when(at_us: int) -> str:

@@ -11,7 +11,7 @@ from tiltyard.errors import ContentMissing
 from tiltyard.evals.asking import SUBJECT
 from tiltyard.evals.contamination import Seen
 from tiltyard.events.log import EventLog
-from tiltyard.events.schema import ContentRef, GenerationFinished, JudgmentMade
+from tiltyard.events.schema import ContentRef, EvalItemFinished, GenerationFinished, JudgmentMade
 
 MOST_PROMPTS: Final = 10_000
 OUR_SUBJECTS: Final = frozenset({SUBJECT, "judge-set"})
@@ -21,19 +21,15 @@ OUR_SUBJECTS: Final = frozenset({SUBJECT, "judge-set"})
 def users_prompts(log: EventLog, *, most: int = MOST_PROMPTS) -> Iterator[Seen]:
     """The last message of the user in each of the newest generations, the newest first; our own questions and erased words left out.
 
-    What a judge was asked is no user's question either, under whose key its words may be. Blocks.
+    What a judge or another tool's evaluation asked is no user's question either, under whose key its words may be. Blocks.
     """
-    judged = {
-        event.data.judge_generation
-        for event in log.read(types=(JudgmentMade,), newest_first=True, limit=most)
-        if isinstance(event.data, JudgmentMade)
-    }
+    evaluated = set(_evaluated(log, most))
     with log.words("evaluate", reader="evals/users") as vault:
         for event in log.read(types=(GenerationFinished,), newest_first=True, limit=most):
             if (
                 not isinstance(event.data, GenerationFinished)
                 or event.data.prompt is None
-                or event.data.generation in judged
+                or event.data.generation in evaluated
                 or _ours(event.data.prompt)
             ):
                 continue
@@ -43,6 +39,18 @@ def users_prompts(log: EventLog, *, most: int = MOST_PROMPTS) -> Iterator[Seen]:
                 continue
             if text := _asked(words):
                 yield Seen(event.data.generation, text)
+
+
+def _evaluated(log: EventLog, most: int) -> Iterator[str]:
+    """Generations that judges and runs of fixed sets, imported ones among them, say are theirs."""
+    for event in log.read(types=(JudgmentMade, EvalItemFinished), newest_first=True, limit=most):
+        match event.data:
+            case JudgmentMade(judge_generation=str() as generation):
+                yield generation
+            case EvalItemFinished(generations=generations):
+                yield from generations
+            case _:
+                pass
 
 
 def _ours(ref: ContentRef) -> bool:

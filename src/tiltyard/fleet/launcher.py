@@ -119,8 +119,14 @@ class Launcher:
     async def scale(self, group: str, replicas: int, *, drain_s: float = 30.0) -> None:
         """Order so many replicas; new ones come when they serve, those too many are drained behind our back.
 
+        While workers are rolled nothing goes: one of them is away already. Whoever wants fewer asks again.
         Raises `NotFound` for a group that is not declared, `InvalidRequest` for a number that cannot be.
         """
+        if self._rolling.locked():
+            replicas = max(replicas, len(self._group(group)))
+        self._resize(group, replicas, drain_s)
+
+    def _resize(self, group: str, replicas: int, drain_s: float) -> None:
         keepers = self._group(group)
         if not 0 <= replicas <= MOST_REPLICAS:
             raise InvalidRequest(
@@ -163,7 +169,7 @@ class Launcher:
                 alone = size == 1
                 if alone:
                     told(f"a second {group}, while the first is away")
-                    await self.scale(group, 2)
+                    self._resize(group, 2, drain_s)
                     await self._keepers[group][-1].until_it_serves()
                 for keeper in tuple(self._keepers[group][:size]):
                     if keeper in self._keepers[group]:  # the group may have shrunk meanwhile
@@ -171,7 +177,7 @@ class Launcher:
                         await keeper.restart(drain_s)
                         done += 1
                 if alone and len(self._keepers[group]) == 2:
-                    await self.scale(group, 1, drain_s=drain_s)
+                    self._resize(group, 1, drain_s)
         return done
 
     async def stop(self, *, drain_s: float = 20.0) -> None:

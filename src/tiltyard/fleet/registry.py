@@ -256,31 +256,33 @@ class Registry:
                 worker.note = f"does not answer: {type(error).__name__}"
         else:
             try:
-                await self._take(worker, status)
+                await self._take(worker, url, status)
             except TiltyardError as error:  # what cannot be recorded is not served
                 worker.note = error.message
         for tell in self.after_asking:
             tell(worker)
 
-    async def _take(self, worker: Worker, status: WorkerStatus) -> None:
-        """Take the status of a worker, of an added one only what may be served under its names."""
-        url = worker.url
-        kept = [i for i in status.identities if not worker.added or self._other(worker, i) is None]
+    async def _take(self, worker: Worker, url: str, status: WorkerStatus) -> None:
+        """Take what a worker answered at `url`, of an added one only what may be served under its names."""
         if worker.added and self.before_serving is not None:
             known = {identity.deployment for identity in worker.identities.values()}
-            if any(identity.deployment not in known for identity in kept):
-                await self.before_serving(status.model_copy(update={"identities": tuple(kept)}))
-        if worker.url is None or worker.url != url:
-            return  # it was withdrawn meanwhile
+            new = [i for i in status.identities if i.deployment not in known and not self._other(worker, i)]
+            if new:
+                await self.before_serving(status.model_copy(update={"identities": tuple(new)}))
+        if worker.url != url or self._workers.get(worker.name) is not worker:
+            return  # it was withdrawn, removed or started again meanwhile
+        # From here on nothing is awaited: of two that answer at once, the second one sees the first.
+        others = {identity.name: self._other(worker, identity) for identity in status.identities}
         self._observe(worker, status)
-        if worker.added:
-            worker.identities = {identity.name: identity for identity in kept}
-            for identity in status.identities:
-                if (other := self._other(worker, identity)) is not None:
-                    worker.note = (
-                        f"would serve another model as {identity.name} than {other.name} does; "
-                        "remove it and add it with --as ANOTHER-NAME"
-                    )
+        if not worker.added:
+            return
+        worker.identities = {i.name: i for i in status.identities if others[i.name] is None}
+        for name, other in others.items():
+            if other is not None:
+                worker.note = (
+                    f"would serve another model as {name} than {other.name} does; "
+                    "remove it and add it with --as ANOTHER-NAME"
+                )
 
     def _other(self, worker: Worker, identity: IdentityStatus) -> Worker | None:
         """Who serves something else under the same name: one name is one behaviour."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tiltyard.router.load import AnswerLengths
 from tiltyard.router.prefixes import CHARACTERS_A_TOKEN, Beginning
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
+from tiltyard.wire.worker import IdentityStatus
 
 Asked = ChatCompletionRequest | CompletionRequest
 
@@ -20,12 +21,12 @@ def prompt_tokens(request: Asked) -> int:
     return (tools + sum(len(message.content or "") for message in request.messages)) // CHARACTERS_A_TOKEN
 
 
-def answer_tokens(request: Asked, identity: str, lengths: AnswerLengths) -> int:
+def answer_tokens(request: Asked, identity: IdentityStatus, lengths: AnswerLengths) -> int:
     """About how many tokens all answers of a request will have."""
-    limit = request.answer_tokens
+    limit = request.effective_sampling(identity.declaration.sampling).max_tokens
     if limit is not None and request.ignore_eos:
         return request.n * limit
-    return request.n * lengths.expected(identity, limit=limit, least=request.min_tokens)
+    return request.n * lengths.expected(identity.name, limit=limit, least=request.min_tokens)
 
 
 def beginning(request: Asked, identity: str, tenant: str, *, answer: str = "") -> Beginning:

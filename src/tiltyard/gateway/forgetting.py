@@ -53,23 +53,25 @@ async def forget(door: Door, subject: str) -> Forgotten:
 
 async def _forget_at(door: Door, url: str, subject: str) -> int | None:
     """How many blocks a worker dropped; `None` if it could not be told to."""
-    dropped = 0
-    for tenant in _tenants_of(subject):
-        try:
-            async with asyncio.timeout(ENDS_S):
-                exchange = await door.hop.post(f"{url}/worker/forget", b"", {HEADER_TENANT: tenant})
-                try:
-                    body = await exchange.read()
-                finally:
-                    exchange.close()
-        except (HopFailed, TimeoutError) as error:
-            _logger.warning("%s did not drop the blocks of %s: %s", url, tenant, error)
-            return None
-        if exchange.status != 200:
-            _logger.warning("%s does not drop the blocks of %s: status %s", url, tenant, exchange.status)
-            return None
-        dropped += int(orjson.loads(body)["blocks"])
-    return dropped
+    found = await asyncio.gather(*(_drop(door, url, tenant) for tenant in _tenants_of(subject)))
+    return None if None in found else sum(one for one in found if one is not None)
+
+
+async def _drop(door: Door, url: str, tenant: str) -> int | None:
+    try:
+        async with asyncio.timeout(ENDS_S):
+            exchange = await door.hop.post(f"{url}/worker/forget", b"", {HEADER_TENANT: tenant})
+            try:
+                body = await exchange.read()
+            finally:
+                exchange.close()
+    except (HopFailed, TimeoutError) as error:
+        _logger.warning("%s did not drop the blocks of %s: %s", url, tenant, error)
+        return None
+    if exchange.status != 200:
+        _logger.warning("%s does not drop the blocks of %s: status %s", url, tenant, exchange.status)
+        return None
+    return int(orjson.loads(body)["blocks"])
 
 
 def _tenants_of(subject: str) -> list[str]:

@@ -26,14 +26,24 @@ def health_routes(door: Door) -> APIRouter:
 
     @routes.get("/ready", summary="Can every model be asked", response_class=Response)
     async def ready() -> Response:
-        """200 when every identity has a living worker; 503 with what is missing otherwise."""
+        """200 when every identity that is started here has a living worker; 503 with what is missing otherwise.
+
+        What only engines of others serve is listed too, and makes nobody turn away from us: we cannot start them.
+        """
         registry = door.router.registry
         missing = [
             name
             for name in registry.identity_names
             if not registry.serving(name) and not door.waiting.may_come(name)
         ]
-        fine = bool(registry.identity_names) and not missing
+        ours = {
+            name
+            for worker in registry.workers
+            if not worker.added
+            for name in worker.expected | worker.identities.keys()
+        }
+        served = any(name not in missing for name in registry.identity_names)
+        fine = served and not ours.intersection(missing)
         body = {
             "ready": fine,
             "missing": missing,

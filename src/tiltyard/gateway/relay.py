@@ -55,9 +55,9 @@ class Relay:
         self._prompt = estimate.beginning(request, identity, tenant)
         self.prompt_tokens = self._prompt.tokens
         """Our estimate."""
-        self.answer_tokens = estimate.answer_tokens(request, identity, door.router.lengths)
-        """Our estimate, of all answers."""
         self.route = self._choose(())
+        self.answer_tokens = estimate.answer_tokens(request, self.route.identity, door.router.lengths)
+        """Our estimate, of all answers."""
         self.attempt = self._attempt()
         self.queue = Queue(tenant, terms.service_class)
         self.body = orjson.dumps(self._ours)

@@ -17,6 +17,7 @@ from tiltyard.errors import Conflict, ContentMissing, InvalidRequest, LogTampere
 from tiltyard.evals.asking import SUBJECT
 from tiltyard.evals.item import Item
 from tiltyard.evals.sets import read_item
+from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.log import EventLog
 from tiltyard.events.permissions import PurposeRefused
 from tiltyard.events.reading import Words
@@ -54,6 +55,8 @@ class Found(NamedTuple):
     origin: str
     """Id of the event that it comes from."""
     time_us: int
+    sequence: int
+    """Place of that event in the log."""
     about: str
     """The generation or the battle: `tiltyard replay` takes it."""
     told: str
@@ -79,7 +82,7 @@ def waiting(log: EventLog, kind: FeedbackKind | None = None) -> list[Found]:
     decided = {data.feedback for data in reviewed(log)}
     every = [*_failures(log), *_battles(log)]
     found = [one for one in every if one.id not in decided and kind in (None, one.kind)]
-    return sorted(found, key=lambda one: (one.time_us, one.id), reverse=True)
+    return sorted(found, key=lambda one: one.sequence, reverse=True)
 
 
 def reviewed(log: EventLog) -> Iterator[FeedbackReviewed]:
@@ -204,14 +207,21 @@ def _failures(log: EventLog) -> Iterator[Found]:
             why = data.error or ", ".join(sorted(ends & FAILED))
             told = f"{data.identity} as {data.alias}: {why}"
             yield Found(
-                _name(event.id), "failure", event.id, event.time_us, data.generation, told, (data.prompt,)
+                _name(event.id),
+                "failure",
+                event.id,
+                event.time_us,
+                event.sequence,
+                data.generation,
+                told,
+                (data.prompt,),
             )
 
 
 def _battles(log: EventLog) -> Iterator[Found]:
     """Battles in which both sides were bad, and those of which a judge says the opposite of the voter."""
     messages: dict[str, dict[int, ContentRef]] = {}
-    votes: dict[str, tuple[str, int, VoteCast]] = {}
+    votes: dict[str, tuple[StoredEvent, VoteCast]] = {}
     sides: dict[str, tuple[str, str]] = {}
     said: dict[str, Counter[str]] = {}
     types = (BattleTurnStarted, BattleTurnFinished, VoteCast, VoteWithdrawn, JudgmentMade)
@@ -224,24 +234,29 @@ def _battles(log: EventLog) -> Iterator[Found]:
                     sides[data.generation_a] = (data.battle, "a")
                     sides[data.generation_b] = (data.battle, "b")
             case VoteCast() as data:
-                votes[data.battle] = (event.id, event.time_us, data)
+                votes[data.battle] = (event, data)
             case VoteWithdrawn(battle=battle):
                 votes.pop(battle, None)
             case JudgmentMade() as data if data.purpose == "verdict" and data.verdict in ("a", "b"):
                 _take_verdict(data, sides, said)
-    for battle, (origin, time_us, vote) in votes.items():
+    for battle, (cast, vote) in votes.items():
         asked = tuple(ref for _, ref in sorted(messages.get(battle, {}).items()))
         if not asked:
             continue
         pair = f"{vote.identity_a} and {vote.identity_b}"
         judged = said.get(battle, Counter())
+        other = {"a": "b", "b": "a"}.get(vote.choice)
         if vote.choice == "both_bad":
-            yield Found(_name(origin), "both_bad", origin, time_us, battle, f"{pair}: both bad", asked)
-        elif vote.choice in ("a", "b"):
-            other = "b" if vote.choice == "a" else "a"
-            if judged[other] > judged[vote.choice]:
-                told = f"{pair}: people say {vote.choice}, the judge says {other}"
-                yield Found(_name(origin), "disputed", origin, time_us, battle, told, asked)
+            yield _battle(cast, "both_bad", battle, f"{pair}: both bad", asked)
+        elif other is not None and judged[other] > judged[vote.choice]:
+            told = f"{pair}: people say {vote.choice}, the judge says {other}"
+            yield _battle(cast, "disputed", battle, told, asked)
+
+
+def _battle(
+    cast: StoredEvent, kind: FeedbackKind, battle: str, told: str, asked: tuple[ContentRef, ...]
+) -> Found:
+    return Found(_name(cast.id), kind, cast.id, cast.time_us, cast.sequence, battle, told, asked)
 
 
 def _take_verdict(

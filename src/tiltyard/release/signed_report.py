@@ -18,6 +18,8 @@ from tiltyard.release.report import as_html, as_markdown
 
 PREDICATE: Final = "urn:tiltyard:release-report:1"
 HTML, MARKDOWN, CARD, SIGNATURE = "report.html", "report.md", "card.cdx.json", "signature.json"
+MOST_BYTES: Final = 64 << 20
+"""Of all files together; a zip from elsewhere may claim to unpack to anything."""
 
 
 def report_files(log: EventLog, account: Account) -> dict[str, bytes]:
@@ -95,6 +97,11 @@ def _read(folder: Path) -> dict[str, bytes]:
         if folder.is_dir():
             return {one.name: one.read_bytes() for one in folder.iterdir() if one.is_file()}
         with zipfile.ZipFile(folder) as archive:
+            whole = sum(one.file_size for one in archive.infolist())
+            if whole > MOST_BYTES:
+                raise InvalidRequest(
+                    f"{folder} unpacks to {whole:,} bytes; a report has at most {MOST_BYTES:,}"
+                )
             return {name: archive.read(name) for name in archive.namelist()}
     except FileNotFoundError:
         raise NotFound(f"there is no {folder}") from None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from tiltyard.router.pace import Pace
@@ -30,6 +31,20 @@ class Queue(NamedTuple):
     service_class: ServiceClass
 
 
+@dataclass
+class Total:
+    """Sums over the entries of one worker, kept as they change: they are read for every request of every worker."""
+
+    tokens: int = 0
+    shown: int = 0
+    """Without the blind ones."""
+
+    def add(self, tokens: int, *, blind: bool) -> None:
+        """So many tokens more, or fewer."""
+        self.tokens += tokens
+        self.shown += 0 if blind else tokens
+
+
 class Entry:
     """What one request may still cost its worker."""
 
@@ -41,8 +56,10 @@ class Entry:
         blind: bool,
         queue: Queue | None,
         pace: Pace,
+        total: Total,
         clock: Clock,
     ) -> None:
+        self._total = total
         self._prompt = prompt_tokens
         self._answer = answer_tokens
         self._expected = answer_tokens
@@ -62,6 +79,7 @@ class Entry:
         """The first token has come: the prompt is done."""
         self.queue = None
         self._pace.gone(self._prompt, self._clock())
+        self._total.add(-self._prompt, blind=self.blind)
         self._prompt = 0
 
     def answered(self, tokens: int) -> None:
@@ -69,7 +87,9 @@ class Entry:
         if self._prompt or self.queue is not None:
             self.begun()
         self._pace.gone(tokens, self._clock())
-        self._answer = max(self._answer - tokens, min(self._answer, self._expected // TAIL))
+        left = max(self._answer - tokens, min(self._answer, self._expected // TAIL))
+        self._total.add(left - self._answer, blind=self.blind)
+        self._answer = left
 
 
 class Loads:
@@ -78,6 +98,7 @@ class Loads:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._entries: dict[str, set[Entry]] = {}
+        self._totals: dict[str, Total] = {}
         self._paces: dict[str, Pace] = {}
 
     @contextmanager
@@ -92,14 +113,25 @@ class Loads:
     ) -> Iterator[Entry]:
         """Count a request against a worker for the length of the block."""
         pace = self.pace(worker)
-        entry = Entry(prompt_tokens, answer_tokens, blind=blind, queue=queue, pace=pace, clock=self._clock)
+        total = self._totals.setdefault(worker, Total())
+        entry = Entry(
+            prompt_tokens,
+            answer_tokens,
+            blind=blind,
+            queue=queue,
+            pace=pace,
+            total=total,
+            clock=self._clock,
+        )
         entries = self._entries.setdefault(worker, set())
         entries.add(entry)
+        total.add(entry.tokens, blind=blind)
         pace.begin(self._clock())
         try:
             yield entry
         finally:
             entries.discard(entry)
+            total.add(-entry.tokens, blind=blind)
             pace.gone(entry.tokens, self._clock())
             pace.end(self._clock())
 
@@ -109,11 +141,13 @@ class Loads:
 
     def unfinished(self, worker: str) -> int:
         """Tokens that the requests in flight may still cost a worker."""
-        return sum(entry.tokens for entry in self._entries.get(worker, ()))
+        total = self._totals.get(worker)
+        return 0 if total is None else total.tokens
 
     def shown(self, worker: str) -> int:
         """As `unfinished`, without the blind ones."""
-        return sum(entry.tokens for entry in self._entries.get(worker, ()) if not entry.blind)
+        total = self._totals.get(worker)
+        return 0 if total is None else total.shown
 
     @property
     def requests(self) -> int:

@@ -35,6 +35,10 @@ local function drop(id)
   return true
 end
 
+local function drop_orphans(now)
+  for _, orphan in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', whole(now))) do drop(orphan) end
+end
+
 local function refilled(level, at, capacity, now)
   if capacity == nil then return 0 end
   local had, when = tonumber(redis.call('HGET', prefix, level)), tonumber(redis.call('HGET', prefix, at))
@@ -60,7 +64,7 @@ if verb == 'reserve' then
   local tokens, worst = tonumber(ARGV[5]), tonumber(ARGV[6])
   local rpm, tpm, concurrency = optional(ARGV[7]), optional(ARGV[8]), optional(ARGV[9])
   local daily, monthly, lease = optional(ARGV[10]), optional(ARGV[11]), tonumber(ARGV[12])
-  for _, orphan in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', whole(now))) do drop(orphan) end
+  drop_orphans(now)
   local month = string.sub(day, 1, 6)
   local has_requests, has_tokens = refilled('rl', 'rt', rpm, now), refilled('tl', 'tt', tpm, now)
   local function over(budget, name)
@@ -100,6 +104,7 @@ if verb == 'renew' then
 end
 
 if verb == 'account' then
+  drop_orphans(tonumber(ARGV[3])) -- of a tenant that asks no more nobody else would
   local reserved = 0
   for _, text in ipairs(redis.call('HVALS', holds)) do
     reserved = reserved + tonumber(string.match(text, ' (%d+)$'))

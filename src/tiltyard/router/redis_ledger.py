@@ -104,7 +104,8 @@ class RedisLedger(Ledger):
 
     async def account(self, tenant: str) -> Account:
         """What a tenant has used and holds."""
-        match await self._run(tenant, "account", day_of(self._clock_us())):
+        now = self._clock_us()
+        match await self._run(tenant, "account", day_of(now), now):
             case [int() as in_flight, bytes() as reserved, bytes() as day, bytes() as month]:
                 return Account(in_flight, int(reserved), int(day), int(month))
         raise UpstreamFailed(f"{self._connection.address.shown} gave an unknown reply")

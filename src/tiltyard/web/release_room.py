@@ -145,7 +145,5 @@ def _reason(why: str) -> str:
             "why is empty; the history keeps who, when and why", param="why", code="why_empty"
         )
     if len(said) > MOST_REASON:
-        raise InvalidRequest(
-            f"why has {len(said):,} letters; it takes {MOST_REASON}", param="why", code="why_too_long"
-        )
+        raise InvalidRequest(f"why has {len(said):,} letters; it takes {MOST_REASON}", param="why")
     return said

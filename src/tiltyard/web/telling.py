@@ -50,6 +50,9 @@ def _words() -> dict[str, str]:
             "This request came from another site and was refused. Try again from the arena."
         ),
         "message_empty": gettext("The message is empty. Write a question for the two sides."),
+        "moved_on": gettext("It has moved on since you looked. Look again, then order."),
+        "release_ended": gettext("This release has ended; there is nothing to order."),
+        "why_empty": gettext("Say why: the history keeps who, when and why."),
         "message_too_long": gettext("The message is too long. Shorten it."),
         "method_not_allowed": gettext("This page does not take such a request."),
         "no_such_link": gettext("There is no shared battle under this link. Ask who sent it to you."),

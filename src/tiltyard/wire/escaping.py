@@ -5,7 +5,7 @@ r"""How text that others wrote goes out: one function for each place where a tex
 | a terminal | `for_terminal`, `one_line` | move the cursor, hide or reverse text, set the title, answer for the user |
 | a CSV cell | `for_csv` | run as a formula in a spreadsheet |
 | Markdown | `for_markdown`, `fenced` | become a link, a picture that tells who reads it, HTML, a row of a table, the end of a fence |
-| HTML | `for_html`; Jinja's autoescape calls the same | become markup |
+| HTML | Jinja's autoescape; answers: `web/markdown.py` | become markup |
 
 JSON and Parquet need none: their writers have one way to write a string, and it holds for every string.
 """
@@ -13,7 +13,6 @@ JSON and Parquet need none: their writers have one way to write a string, and it
 from __future__ import annotations
 
 import re
-from html import escape
 from typing import Final
 
 _STEERS: Final = re.compile(
@@ -26,7 +25,8 @@ _JOINED: Final = re.compile("[\u200c\u200d]")
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\0", "＝", "＋", "－", "＠")
 """What a spreadsheet may run (OWASP, CSV injection), full-width forms with it."""
 _MARKUP: Final = re.compile(
-    r"([\\`*_\[\]<>|~&$@]|:(?=//)|(?<=\bwww)\.|^\s*[#+=\-]|^\s*\d+(?=[.)])[.)])", re.IGNORECASE
+    r"([\\`*\[\]<>|~&$]|(?<![a-z0-9])_|_(?![a-z0-9])|@(?=[\w-]+\.)|:(?=//)|(?<=\bwww)\.|^\s*[#+=\-](?=[#+=\-]*(?:\s|$))|^\s*\d{1,9}[.)](?=\s|$))",
+    re.IGNORECASE,
 )
 """Inline marks, addresses that become links by themselves, and what makes a heading or a list at the beginning of a line."""
 _FENCE: Final = re.compile(r"`{3,}")
@@ -76,7 +76,7 @@ def for_markdown(text: str) -> str:
     r"""One line of Markdown that shows the text itself: no link, picture, HTML, code, table or list comes of it.
 
     >>> for_markdown("![x](http://e) | <b> gpt-4.1")
-    '!\\[x\\](http\\://e) \\| \\<b\\> gpt-4.1'
+    '!&#91;x&#93;(http\\://e) \\| \\<b\\> gpt-4.1'
     """
     return _MARKUP.sub(_escaped, one_line(text))
 
@@ -92,18 +92,6 @@ def fenced(text: str, language: str = "") -> str:
     return f"{fence}{language}\n{for_terminal(text)}\n{fence}"
 
 
-def for_html(text: str) -> str:
-    """Text between tags or in a quoted attribute; control characters that HTML has no place for become U+FFFD.
-
-    >>> for_html('<a "b">')
-    '&lt;a &quot;b&quot;&gt;'
-    """
-    return escape(_NO_HTML.sub("\ufffd", text), quote=True)
-
-
-_NO_HTML: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
-
-
 def _numbered(match: re.Match[str]) -> str:
     letter = match.group()
     if _JOINED.match(letter):
@@ -113,6 +101,11 @@ def _numbered(match: re.Match[str]) -> str:
 
 
 def _escaped(match: re.Match[str]) -> str:
-    """Put a backslash before the mark; what stands before it on the line stays."""
+    """Put a backslash before the mark; what stands before it on the line stays.
+
+    Brackets are written as entities: with a backslash they begin a formula in TeX's way, which our pages and others read.
+    """
     found = match.group()
+    if found in "[]":
+        return f"&#{ord(found)};"
     return f"{found[:-1]}\\{found[-1]}"

@@ -11,6 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 from tiltyard.engine.engine import Engine
+from tiltyard.engine.prefix import Forgotten
 from tiltyard.engine.request import EngineRequest, Queue, RequestClass, StepResult
 
 IDLE_S = 1.0
@@ -78,8 +79,9 @@ class EngineLoop:
         self._clock = clock
         self._commands: SimpleQueue[Command] = SimpleQueue()
         self._speed = 0.0
-        self._forgetting: list[tuple[Forgetting, int]] = []
-        """With the blocks that were dropped so far."""
+        self._forgetting: list[Forgetting] = []
+        self._forgotten_blocks = 0
+        """Dropped for them so far."""
         self.state = EngineState(seen_s=clock())
         self._thread = threading.Thread(target=self._main, name="engine", daemon=True)
 
@@ -113,6 +115,7 @@ class EngineLoop:
                 if self._engine.has_work:
                     self._step()
                 else:
+                    self._sweep()
                     self._publish()
             clean = True
         finally:
@@ -140,19 +143,22 @@ class EngineLoop:
             if isinstance(item, EngineRequest):
                 self._engine.submit(item)
             elif isinstance(item, Forgetting):
-                self._forgetting.append((item, 0))
-                self._forget()
+                self._forgetting.append(item)
+                self._note_forgotten(self._engine.forget(item.tenant))
             else:
                 self._engine.cancel(item)
 
-    def _forget(self) -> None:
-        asked, self._forgetting = self._forgetting, []
-        for one, before in asked:
-            taken, left = self._engine.forget(one.tenant)
-            if left:
-                self._forgetting.append((one, before + taken))
-            else:
-                one.done.set_result(before + taken)
+    def _sweep(self) -> None:
+        if self._forgetting:
+            self._note_forgotten(self._engine.sweep_forgotten())
+
+    def _note_forgotten(self, forgotten: Forgotten) -> None:
+        """Tell those who wait, once no sequence holds a block of what was forgotten."""
+        self._forgotten_blocks += forgotten.taken
+        if not forgotten.left:
+            for asked in self._forgetting:
+                asked.done.set_result(self._forgotten_blocks)
+            self._forgetting, self._forgotten_blocks = [], 0
 
     def _step(self) -> None:
         started = self._clock()
@@ -162,8 +168,7 @@ class EngineLoop:
             speed = result.batch_tokens / (ended - started)
             self._speed = speed if not self._speed else 0.9 * self._speed + 0.1 * speed
             self._engine.learn_speed(self._speed)
-        if self._forgetting:
-            self._forget()
+        self._sweep()
         self._publish()
         self._deliver(StepReport(result, started, ended))
 

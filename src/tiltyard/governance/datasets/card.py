@@ -262,7 +262,7 @@ def _people(manifest: Manifest) -> str:
     replaced = ", ".join(f"{count:,} {_KINDS.get(kind, kind)}" for kind, count in found.items())
     said.append(
         f"Before it was stored and again for this release, what names or unlocks a person was replaced by placeholders such as `[EMAIL_1]`: "
-        f"{manifest.redacted.rows:,} rows have some; this time {replaced or 'nothing'} was found."
+        f"{manifest.redacted.rows:,} rows have some; found this time: {replaced or 'nothing'}."
         if manifest.plan.words
         else "It holds no words of people."
     )
@@ -306,7 +306,7 @@ def _revocation(manifest: Manifest) -> str:
     contact = manifest.plan.card.contact
     asked = f" Ask {for_markdown(contact)}." if contact else ""
     return (
-        "A person who is erased takes their rows along: the next version lacks them, and a revocation file for this one lists them by `id` and "
+        "A person who is erased takes their rows along: the next version lacks them, and a revocation file for this one lists them by "
         f"digest (SHA-256 of the row in RFC 8785 JSON). Whoever holds a copy is asked to delete those.{asked}"
     )
 

@@ -14,6 +14,7 @@ from tiltyard.events.schema import (
     DatasetReleased,
     DatasetRowsReleased,
     DatasetUsed,
+    FeedbackReviewed,
     PreferenceModelTrained,
     ReleasedRow,
     SubjectErased,
@@ -107,13 +108,14 @@ def to_rebuild(log: EventLog, subject: str) -> ToRebuild:
     """Say what the erasure of a data subject leaves to be made again; blocks.
 
     Votes and ratings stay, and so do leaderboards. A release that holds rows of the person needs a new version, and whatever
-    used such a release, or was fitted to the person's votes, has to be made again.
+    used such a release, was fitted to the person's votes or has items of the person's words has to be made again.
     """
     person = person_of(subject)
     holdings = _holding(log, lambda row: any(subject_belongs(whose, person) for whose in row.subjects))
     uses = [use for one in holdings for use in uses_of(log, one.release)]
     votes = {vote.battle for vote in log.votes() if subject_belongs(vote.voter, person)}
     uses += _fitted_to(log, votes)
+    uses += _sets_with(log, person)
     erased = log.find(SubjectErased, subject=person) is not None
     return ToRebuild(erased, tuple(holdings), tuple(dict.fromkeys(uses)))
 
@@ -143,6 +145,16 @@ def _fitted_to(log: EventLog, battles: set[str]) -> list[Use]:
                     )
                 )
     return found
+
+
+def _sets_with(log: EventLog, person: str) -> list[Use]:
+    """Fixed sets with items that were accepted from the person's words (`tiltyard release feedback`)."""
+    items: Counter[str] = Counter()
+    for event in log.read(types=(FeedbackReviewed,)):
+        reviewed = event.data
+        if isinstance(reviewed, FeedbackReviewed) and reviewed.set_name and reviewed.item is not None:
+            items[reviewed.set_name] += subject_belongs(reviewed.item.subject, person)
+    return [Use("set", name, f"{count:,} items are of this person") for name, count in items.items() if count]
 
 
 def _source(origin: str) -> str:

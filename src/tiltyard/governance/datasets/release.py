@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tiltyard.errors import Conflict, InvalidRequest, StorageFailed
+from tiltyard.errors import ConfigurationError, Conflict, InvalidRequest, StorageFailed
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import DatasetReleased, DatasetRowsReleased, ReleasedRow
 from tiltyard.governance.datasets.building import MANIFEST, Built, build
@@ -57,10 +57,14 @@ def release(means: Means, plan: Plan, directory: Path, *, ruleset: str) -> Relea
     work = directory.with_name(f"{directory.name}.part")
     try:
         with _only_one(work):
-            pinned = pin(means.log, plan, ruleset, work / "work")
             out = work / "release"
             shutil.rmtree(out, ignore_errors=True)
-            built = build(means, pinned, work / "work", out)
+            try:
+                pinned = pin(means.log, plan, ruleset, work / "work")
+                built = build(means, pinned, work / "work", out)
+            except (InvalidRequest, ConfigurationError):
+                shutil.rmtree(work)  # the plan has to be another one: nothing of this run can be gone on from
+                raise
             digest, key = _sign(means.log, built, out)
             was_there = _tell(means, built, digest, key)
             for path in (*out.iterdir(), out):

@@ -16,7 +16,7 @@ from tiltyard.errors import InvalidRequest
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import DatasetReleased, DatasetRowsReleased, ReleasedRow
 from tiltyard.governance.datasets.anonymity import coarse
-from tiltyard.governance.datasets.building import MANIFEST, build, released_row
+from tiltyard.governance.datasets.building import MANIFEST, build, released_row, rows_digest
 from tiltyard.governance.datasets.files import digest_of_file
 from tiltyard.governance.datasets.manifest import BadRelease, Manifest, parse_manifest
 from tiltyard.governance.datasets.preparation import Means, Pinned, prepare_rows
@@ -151,9 +151,10 @@ def _row_by_row(means: Means, held: Held, pinned: Pinned, work: Path) -> Remade:
     }
     revoked = revoked_rows(means.log, held.release)
     told = list(rows_of(means.log, held.release))
-    if len(told) != manifest.rows:
-        raise InvalidRequest(
-            f"the log tells of {len(told):,} rows of {held.release}, and the release has {manifest.rows:,}.",
+    if len(told) != manifest.rows or rows_digest(told) != manifest.rows_digest:
+        raise BadRelease(
+            f"the log tells of {len(told):,} rows of {held.release}, and they are not the {manifest.rows:,} of the release: "
+            "this log never released it.",
             param="rows",
         )
     same = sum(now.get(row.id) == row.digest for row in told)
