@@ -12,6 +12,7 @@ from tiltyard.identity.canonical import Json
 from tiltyard.ops.load.place import Place
 from tiltyard.ops.load.record import LoadRun
 from tiltyard.ops.load.rows import HEAD, row_of
+from tiltyard.ops.load.samples import measured
 from tiltyard.web.charts import CHARTS_MISSING, HOW_TO_INSTALL, SCHEMA, THEMES, Theme, basic_config, drawn
 
 POINTS = 200
@@ -57,7 +58,11 @@ def plots(runs: Sequence[LoadRun]) -> list[Plot]:
         {"run": _name(run), "seconds": value, "share": share}
         for run in runs
         for value, share in _distribution(
-            [s.time_to_first_s for s in run.samples if s.ok and s.time_to_first_s is not None]
+            [
+                s.time_to_first_s
+                for s in measured(run.samples, run.summary.warmup)
+                if s.ok and s.time_to_first_s is not None
+            ]
         )
     ]
     found = []

@@ -144,6 +144,11 @@ class Summary:
         return self.met / counted if counted else None
 
 
+def measured(samples: Sequence[Sample], warmup: int) -> list[Sample]:
+    """All but the `warmup` that were meant to be sent first, in the order in which they were meant to be sent."""
+    return sorted(samples, key=lambda s: (s.intended_s, s.sent_s))[warmup:]
+
+
 def summarize(samples: Sequence[Sample], *, warmup: int = 0, objectives: Objectives | None = None) -> Summary:
     """Reduce samples, in any order; the `warmup` that were meant to be sent first do not count.
 
@@ -153,23 +158,22 @@ def summarize(samples: Sequence[Sample], *, warmup: int = 0, objectives: Objecti
     if warmup < 0:
         raise InvalidRequest(f"a warm-up of {warmup} requests is no warm-up; say 0 or more", param="warmup")
     wanted = objectives or Objectives()
-    ordered = sorted(samples, key=lambda s: (s.intended_s, s.sent_s))
-    measured = ordered[warmup:]
-    good = [s for s in measured if s.ok]
-    ends = [s.sent_s if s.last_s is None else s.last_s for s in measured]
-    window = max(ends) - measured[0].intended_s if measured else 0.0
+    counted = measured(samples, warmup)
+    good = [s for s in counted if s.ok]
+    ends = [s.sent_s if s.last_s is None else s.last_s for s in counted]
+    window = max(ends) - counted[0].intended_s if counted else 0.0
     cached = [s.cached_tokens for s in good if s.cached_tokens is not None]
     prompt, answer = sum(s.prompt_tokens for s in good), sum(s.answer_tokens for s in good)
-    met = sum(map(wanted.met, measured))
+    met = sum(map(wanted.met, counted))
 
     def rate(count: int) -> float:
         return count / window if window > 0 else 0.0
 
     return Summary(
-        requests=len(measured),
-        warmup=len(ordered) - len(measured),
+        requests=len(counted),
+        warmup=len(samples) - len(counted),
         answered=len(good),
-        errors=dict(sorted(Counter(s.error for s in measured if not s.ok).items())),
+        errors=dict(sorted(Counter(s.error for s in counted if not s.ok).items())),
         window_s=window,
         time_to_first_s=Spread.of([t for s in good if (t := s.time_to_first_s) is not None]),
         per_token_s=Spread.of([t for s in good if (t := s.per_token_s) is not None]),
@@ -177,7 +181,7 @@ def summarize(samples: Sequence[Sample], *, warmup: int = 0, objectives: Objecti
             [after - before for s in good for before, after in zip(s.pieces, s.pieces[1:], strict=False)]
         ),
         total_s=Spread.of([t for s in good if (t := s.total_s) is not None]),
-        behind_s=Spread.of([s.sent_s - s.intended_s for s in measured]),
+        behind_s=Spread.of([s.sent_s - s.intended_s for s in counted]),
         prompt_tokens=prompt,
         answer_tokens=answer,
         cached_tokens=sum(cached) if cached else None,
