@@ -1,4 +1,4 @@
-"""Recorded traffic: Azure's CSV, Mooncake's JSON lines, ServeGen's folders, and what our own log holds.
+"""Recorded traffic: Azure's CSV, Mooncake's JSON lines and ServeGen's folders.
 
 `TraceFile.read` tells them apart by their content. Only arrivals, lengths and shared beginnings are read, never words.
 """
