@@ -16,6 +16,8 @@ from tiltyard.release.history import order, roll_back
 from tiltyard.release.plan import Gate
 from tiltyard.release.reconciler import Reconciler
 
+PEEKING = 0.36
+"""Of 8,000 simulated equal candidates with 60% ties, stopped by "2 points lower" at any of 30 looks; four seeds gave 0.35 to 0.36."""
 NEXT = CANARY.replace("candidate: new", "candidate: newer")
 
 
@@ -92,20 +94,21 @@ def test_a_seed_of_the_global_generators_makes_no_id_occur_twice() -> None:
 def test_looking_after_every_few_votes_stops_few_candidates_that_are_as_good() -> None:
     """A value against a threshold at each of 30 looks stops a third of them; a gate stops at most its error."""
     rng = np.random.default_rng(20261201)
-    gate = Gate(metric="human_win_rate", worse_by=0.02)
-    runs, stopped, beyond = 20, 0, 0
-    for _ in range(runs):
-        scores = rng.choice([1.0, 0.0, -1.0], p=[0.2, 0.6, 0.2], size=3000)
-        looks = np.arange(100, 3001, 100)
-        beyond += bool((np.cumsum(scores)[looks - 1] / looks / 2 < -0.02).any())
+    scores = rng.choice([1.0, 0.0, -1.0], p=[0.2, 0.6, 0.2], size=(2000, 3000))
+    looks = np.arange(100, 3001, 100)
+    beyond = (np.cumsum(scores, axis=1)[:, looks - 1] / looks / 2 < -0.02).any(axis=1)
+    assert beyond.mean() == pytest.approx(PEEKING, abs=0.04)
+
+    gate, few = Gate(metric="human_win_rate", worse_by=0.02), 20
+    stopped = 0
+    for one in scores[np.flatnonzero(beyond)[:few]]:  # those that a threshold would have stopped
         test = GateTest(gate, 0.05, 100, paired=True)
+        verdicts = []
         for end in looks:
-            test.restart(scores[:end].tolist(), left_out=0)
-            if test.judge().verdict == "fail":
-                stopped += 1
-                break
-    assert beyond / runs > 0.3
-    assert stopped / runs <= 0.05
+            test.restart(one[:end].tolist(), left_out=0)
+            verdicts.append(test.judge().verdict)
+        stopped += "fail" in verdicts
+    assert stopped <= 3  # 5% of all are at most 15% of this third
 
 
 def test_a_second_release_of_an_alias_is_refused_and_leaves_the_first_one_alone(scene: Scene) -> None:
