@@ -70,6 +70,7 @@ class Scene:
         self.log = log
         self.now_us = 1_800_000_000_000_000
         self._generations = 0
+        self._battles = 0
         self.behaviours = {}
         for name, temperature in (("old", 0.0), ("new", 0.5), ("newer", 0.7)):
             data = registered(name, temperature)
@@ -142,14 +143,15 @@ class Scene:
         self.append(pending)
         return name
 
-    def votes(self, choices: str) -> None:
-        """Write votes `a`, `b` or `t` (a tie); the candidate stands on side b."""
+    def votes(self, choices: str, *, voter: str | None = None) -> list[str]:
+        """Write votes `a`, `b` or `t` (a tie) of one voter or a voter each; the candidate stands on side b. Returns the battles."""
         pending = []
-        for number, choice in enumerate(choices):
+        first, self._battles = self._battles, self._battles + len(choices)
+        for number, choice in enumerate(choices, first):
             data = VoteCast.model_validate(
                 {
                     "battle": f"bat_{number}",
-                    "voter": "v",
+                    "voter": voter or f"v{number}",
                     "choice": {"t": "tie"}.get(choice, choice),
                     "identity_a": "old",
                     "identity_b": "new",
@@ -164,6 +166,7 @@ class Scene:
             )
             pending.append((data, data.battle, "default"))
         self.append(pending)
+        return [subject for _, subject, _ in pending]
 
     def append(self, pending: Sequence[tuple[EventData, str, str]]) -> None:
         """Append events of subjects and tenants; all of them share a commit."""

@@ -18,10 +18,10 @@ from tiltyard.events.schema import (
     EvalRunStarted,
     GenerationFinished,
     JudgmentMade,
-    VoteCast,
 )
 from tiltyard.release.gates import GateTest
 from tiltyard.release.metrics import NEEDS_WORDS, Sample, is_in, value_of
+from tiltyard.release.people import OF_PEOPLE, PeoplesVotes
 from tiltyard.release.plan import HardStop, Plan, PromoteStage, ShadowStage, Stage
 
 
@@ -75,6 +75,10 @@ class StageEvidence:
         self._words = any(
             t.gate.metric in NEEDS_WORDS or t.gate.slice.writing is not None for t in self.tests
         )
+        asks_people = any(t.gate.metric == "human_win_rate" for t in self.tests)
+        self._people = (
+            PeoplesVotes(log, parties.candidate, parties.production, began=began) if asks_people else None
+        )
         if stage.stage == "evals":
             self.through = 0  # sets may have been run before the release began
 
@@ -82,7 +86,7 @@ class StageEvidence:
         """Read what is new. Blocks."""
         types = (
             GenerationFinished,
-            VoteCast,
+            *(() if self._people is None else OF_PEOPLE),
             EvalRunStarted,
             EvalItemFinished,
             EvalItemReviewed,
@@ -92,14 +96,12 @@ class StageEvidence:
         with self._log.words("evaluate", reader="release/evidence") as self._readable:
             for event in self._log.read(after=self.through, types=types):
                 self._take(event)
+        self._count_people()
 
     def _take(self, event: StoredEvent) -> None:
         match event.data:
             case GenerationFinished() as data:
                 self._take_generation(event, data)
-            case VoteCast(choice=choice, behaviour_a=a, behaviour_b=b):
-                score = {"a": 1.0, "b": -1.0}.get(choice, 0.0)
-                self._compare("human_win_rate", a, b, score)
             case JudgmentMade() as data:
                 self._take_judgment(data)
             case AnswerScored() as data:
@@ -108,7 +110,19 @@ class StageEvidence:
                 self._sets[run] = name
             case EvalItemFinished() | EvalItemReviewed() as data:
                 self._take_item(data)
+            case data if self._people is not None:
+                self._people.note(data)
         self.through = event.sequence
+
+    def _count_people(self) -> None:
+        counted = None if self._people is None else self._people.recount()
+        if counted is None:
+            return
+        for test in self.tests:
+            if test.gate.metric == "human_win_rate":
+                test.restart(counted.scores, left_out=counted.left_out)
+                if counted.unreadable:
+                    test.missing = counted.left_out
 
     def failures(self, rule: HardStop, now_us: int) -> Failures:
         """The candidate's requests in the last window."""

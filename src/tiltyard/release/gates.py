@@ -60,14 +60,10 @@ class GateTest:
         """Samples that should have said something and could not be read."""
         self.awaiting = 0
         """Answers that experts have not decided on; while there are some, nothing passes."""
+        self.left_out = 0
+        """Votes that do not count under the rules in force."""
         self._moments = Moments()
-        self._mean: BoundedMean | None = None
-        if gate.metric not in (*MEANS, *QUANTILES):
-            self._mean = (
-                BoundedMean(alpha, margins=(self._margin,))
-                if gate.limit is not None
-                else BoundedMean(alpha, bounds=(-1, 1), margins=(self._margin,))
-            )
+        self._mean = self._new_mean()
 
     def add(self, candidate: float | None = None, other: float | None = None) -> None:
         """Take a value of either, or a pair."""
@@ -75,6 +71,22 @@ class GateTest:
             self._candidate.append(candidate)
         if other is not None:
             self._other.append(other)
+
+    def restart(self, scores: Sequence[float], *, left_out: int) -> None:
+        """Forget every pair and take these scores of the candidate against 0: votes may cease to count."""
+        if list(scores[: len(self._candidate)]) != self._candidate:
+            self._candidate, self._other, self._read = [], [], 0
+            self._mean = self._new_mean()
+        for score in scores[len(self._candidate) :]:
+            self.add(score, 0.0)
+        self.left_out = left_out
+
+    def _new_mean(self) -> BoundedMean | None:
+        if self.gate.metric in (*MEANS, *QUANTILES):
+            return None
+        if self.gate.limit is not None:
+            return BoundedMean(self._alpha, margins=(self._margin,))
+        return BoundedMean(self._alpha, bounds=(-1, 1), margins=(self._margin,))
 
     def add_missing(self) -> None:
         """Take a sample that could not be read."""
@@ -95,6 +107,8 @@ class GateTest:
         verdict: Verdict = "hold"
         if bound is None:
             why = "no data yet, which is no pass" if not n else "too few samples to say anything"
+            if self.missing:
+                why = f"{self.missing:,} samples could not be read"
             if self.awaiting:
                 why = f"experts have not decided on {self.awaiting:,} answers"
         elif bound.beyond:
@@ -110,6 +124,8 @@ class GateTest:
         else:
             verdict, why = "pass", f"it is within {self._said_bound()}"
         sample = f"{n:,} {'pairs' if self.paired and self.gate.limit is None else 'samples'}"
+        if self.left_out:
+            sample += f"; {self.left_out:,} votes do not count under the rules in force"
         if bound is None:
             return Judged(
                 verdict, None, None, None, n, others, f"{self.gate.name}: {verdict}; {why} ({sample})."

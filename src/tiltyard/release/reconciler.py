@@ -146,8 +146,8 @@ class Reconciler:
         for test in evidence.tests:
             judged, last = test.judge(), state.judgment(test.gate.name)
             if last is not None and (
-                # What was shown stays shown: a pass is taken back by a failure only.
-                (last.verdict == "pass" and judged.verdict == "hold")
+                # What was shown stays shown: a pass is taken back by a failure, or where what it rested on counts no more.
+                (last.verdict == "pass" and judged.verdict == "hold" and judged.samples >= last.samples)
                 or (
                     last.verdict == judged.verdict
                     and judged.samples < max(last.samples * GROWN, last.samples + 10)
