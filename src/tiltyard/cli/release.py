@@ -8,10 +8,12 @@ from pathlib import Path
 
 import click
 
+from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.cli.options import PlaceGroup, config_option, data_option
 from tiltyard.cli.release_feedback import feedback
 from tiltyard.cli.release_place import last_release, opened, whoami
 from tiltyard.cli.release_report import card, report, verify
+from tiltyard.cli.rulesets import ruleset_of
 from tiltyard.cli.settings import load_settings
 from tiltyard.events.envelope import format_time
 from tiltyard.release.forecast import forecast
@@ -107,9 +109,9 @@ def schema() -> None:
 @click.pass_context
 def watch(context: click.Context) -> None:
     """Move releases on until Ctrl-C: where `tiltyard up` does not run, or runs elsewhere. Several do no harm."""
-    with opened(context) as (_settings, log):
+    with opened(context) as (settings, log):
         try:
-            asyncio.run(Reconciler(log).run())
+            asyncio.run(Reconciler(log, recorded=RecordedVotes(log, ruleset_of(settings))).run())
         except KeyboardInterrupt:
             click.echo("ended; releases stay where they are", err=True)
 

@@ -88,7 +88,7 @@ def make_pages(running: Running) -> Starlette:
     releases = ReleasePages(ReleaseRoom(log, running.settings.file.aliases), operators)
     pairing = running.settings.file.arena.pairing
     return with_releases(
-        running,
+        Reconciler(log, recorded=recorded),
         create_web(
             log=log,
             client=running.client,
@@ -115,13 +115,13 @@ def make_pages(running: Running) -> Starlette:
     )
 
 
-def with_releases(running: Running, app: Starlette) -> Starlette:
+def with_releases(reconciler: Reconciler, app: Starlette) -> Starlette:
     """The same app; as long as it runs, releases move on."""
     inner = app.router.lifespan_context
 
     @asynccontextmanager
     async def lifespan(of: Starlette) -> AsyncIterator[None]:
-        work = asyncio.create_task(Reconciler(running.log).run())
+        work = asyncio.create_task(reconciler.run())
         async with inner(of):
             yield
         work.cancel()

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import orjson
 
+from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.errors import ContentMissing, LogTampered
 from tiltyard.evals.verdict import AWAITING
 from tiltyard.events.envelope import StoredEvent
@@ -18,11 +19,11 @@ from tiltyard.events.schema import (
     EvalRunStarted,
     GenerationFinished,
     JudgmentMade,
-    VoteCast,
 )
 from tiltyard.release.gates import GateTest
 from tiltyard.release.metrics import NEEDS_WORDS, Sample, is_in, value_of
 from tiltyard.release.plan import HardStop, Plan, PromoteStage, ShadowStage, Stage
+from tiltyard.release.votes import CountedVotes
 
 
 class Parties(NamedTuple):
@@ -44,8 +45,17 @@ class Failures(NamedTuple):
 class StageEvidence:
     """The samples of one stage; `update` reads on from where it was."""
 
-    def __init__(self, log: EventLog, plan: Plan, stage: Stage, parties: Parties, *, began: int) -> None:
-        """`began` is the sequence from which the stage's traffic counts."""
+    def __init__(
+        self,
+        log: EventLog,
+        plan: Plan,
+        stage: Stage,
+        parties: Parties,
+        *,
+        began: int,
+        recorded: RecordedVotes,
+    ) -> None:
+        """`began` is the sequence from which the stage's traffic counts; `recorded` says which votes do."""
         self._log = log
         self._plan = plan
         self._stage = stage
@@ -77,12 +87,13 @@ class StageEvidence:
         )
         if stage.stage == "evals":
             self.through = 0  # sets may have been run before the release began
+        self._votes = CountedVotes(recorded, parties.candidate, parties.production, after=self.through)
+        self._by_people = [test for test in self.tests if test.gate.metric == "human_win_rate"]
 
     def update(self) -> None:
         """Read what is new. Blocks."""
         types = (
             GenerationFinished,
-            VoteCast,
             EvalRunStarted,
             EvalItemFinished,
             EvalItemReviewed,
@@ -92,14 +103,15 @@ class StageEvidence:
         with self._log.words("evaluate", reader="release/evidence") as self._readable:
             for event in self._log.read(after=self.through, types=types):
                 self._take(event)
+        if self._by_people:
+            counted = self._votes.read()
+            for test in self._by_people:
+                test.retell(counted.scores, left_out=counted.left_out)
 
     def _take(self, event: StoredEvent) -> None:
         match event.data:
             case GenerationFinished() as data:
                 self._take_generation(event, data)
-            case VoteCast(choice=choice, behaviour_a=a, behaviour_b=b):
-                score = {"a": 1.0, "b": -1.0}.get(choice, 0.0)
-                self._compare("human_win_rate", a, b, score)
             case JudgmentMade() as data:
                 self._take_judgment(data)
             case AnswerScored() as data:

@@ -60,14 +60,16 @@ class GateTest:
         """Samples that should have said something and could not be read."""
         self.awaiting = 0
         """Answers that experts have not decided on; while there are some, nothing passes."""
+        self.left_out = 0
+        """Votes that were taken back or that the ruleset does not count."""
         self._moments = Moments()
-        self._mean: BoundedMean | None = None
-        if gate.metric not in (*MEANS, *QUANTILES):
-            self._mean = (
-                BoundedMean(alpha, margins=(self._margin,))
-                if gate.limit is not None
-                else BoundedMean(alpha, bounds=(-1, 1), margins=(self._margin,))
-            )
+        self._mean = self._new_mean()
+
+    def _new_mean(self) -> BoundedMean | None:
+        if self.gate.metric in (*MEANS, *QUANTILES):
+            return None
+        bounds = (0.0, 1.0) if self.gate.limit is not None else (-1.0, 1.0)
+        return BoundedMean(self._alpha, bounds=bounds, margins=(self._margin,))
 
     def add(self, candidate: float | None = None, other: float | None = None) -> None:
         """Take a value of either, or a pair."""
@@ -75,6 +77,16 @@ class GateTest:
             self._candidate.append(candidate)
         if other is not None:
             self._other.append(other)
+
+    def retell(self, scores: Sequence[float], *, left_out: int) -> None:
+        """Take all of a win rate's pairs anew; if they are not those known and more, the test begins again with them."""
+        self.left_out = left_out
+        if list(scores[: len(self._candidate)]) != self._candidate:
+            self._candidate, self._other = [], []
+            self._read, self._mean = 0, self._new_mean()
+        new = scores[len(self._candidate) :]
+        self._candidate.extend(new)
+        self._other.extend([0.0] * len(new))
 
     def add_missing(self) -> None:
         """Take a sample that could not be read."""
@@ -110,6 +122,8 @@ class GateTest:
         else:
             verdict, why = "pass", f"it is within {self._said_bound()}"
         sample = f"{n:,} {'pairs' if self.paired and self.gate.limit is None else 'samples'}"
+        if self.left_out:
+            sample += f"; {self.left_out:,} more votes do not count"
         if bound is None:
             return Judged(
                 verdict, None, None, None, n, others, f"{self.gate.name}: {verdict}; {why} ({sample})."

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.errors import Conflict, TiltyardError
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
@@ -24,6 +25,7 @@ from tiltyard.events.schema import (
     TrafficRule,
     TrafficSplit,
 )
+from tiltyard.rating.ruleset import Ruleset
 from tiltyard.release.evidence import Parties, StageEvidence
 from tiltyard.release.gates import Judged
 from tiltyard.release.history import SOURCE, Version
@@ -42,8 +44,16 @@ _logger = logging.getLogger(__name__)
 class Reconciler:
     """Of all releases in one log; `now_us` is microseconds since 1970."""
 
-    def __init__(self, log: EventLog, *, now_us: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        *,
+        recorded: RecordedVotes | None = None,
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        """`recorded` says which votes count, by the ruleset in force; without it the standard one is."""
         self._log = log
+        self._recorded = RecordedVotes(log, Ruleset()) if recorded is None else recorded
         self._now_us = now_us
         self._states: dict[str, ReleaseState] = {}
         self._read = 0
@@ -124,7 +134,9 @@ class Reconciler:
             parties = Parties(state.id, started.candidate_behaviour, started.production_behaviour)
             known = (
                 entered.index,
-                StageEvidence(self._log, state.plan, stage, parties, began=entered.sequence),
+                StageEvidence(
+                    self._log, state.plan, stage, parties, began=entered.sequence, recorded=self._recorded
+                ),
             )
             self._evidence[state.id] = known
         return known[1]
@@ -146,10 +158,11 @@ class Reconciler:
         for test in evidence.tests:
             judged, last = test.judge(), state.judgment(test.gate.name)
             if last is not None and (
-                # What was shown stays shown: a pass is taken back by a failure only.
-                (last.verdict == "pass" and judged.verdict == "hold")
+                # What was shown stays shown: a pass is taken back by a failure only, or with the votes it rests on.
+                (last.verdict == "pass" and judged.verdict == "hold" and test.gate.metric != "human_win_rate")
                 or (
                     last.verdict == judged.verdict
+                    and judged.samples >= last.samples
                     and judged.samples < max(last.samples * GROWN, last.samples + 10)
                 )
             ):
