@@ -240,6 +240,20 @@ def test_the_votes_of_people_decide_a_preference_stage(scene: Scene) -> None:
     assert ended(scene.settled()) == "promoted: every stage was passed"
 
 
+def test_both_sides_stand_in_the_arena_exactly_while_a_stage_asks_for_votes(scene: Scene) -> None:
+    scene.start(CANARY.replace("  - stage: promote", PREFERENCE.partition("stages:\n")[2]))
+    reconciler = scene.reconciler()
+    reconciler.settle()
+    assert reconciler.in_battles == ()  # in the canary before it
+    pass_the_canary(scene)
+    reconciler.settle()
+    assert [[one.identity for one in pair] for pair in reconciler.in_battles] == [["new", "old"]]
+    assert scene.reconciler().in_battles == ()  # nothing but the log says it, and it was not read yet
+    roll_back(scene.log, "chat", by="ann", why="no")
+    reconciler.settle()
+    assert reconciler.in_battles == ()
+
+
 def test_votes_that_do_not_count_on_the_board_do_not_count_in_a_gate(scene: Scene) -> None:
     """An answer that named its maker is no evidence, and a person excludes votes; the gate says how many."""
     scene.start(PREFERENCE.replace("traffic: 5%", "traffic: 5%\n    approval: true"))
