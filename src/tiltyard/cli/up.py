@@ -35,6 +35,7 @@ from tiltyard.events.schema import LeaderboardPublished
 from tiltyard.governance.erasure import PERSON, REASON, Erasure, erase
 from tiltyard.release.history import Version
 from tiltyard.release.reconciler import Reconciler
+from tiltyard.release.shadow_judging import ShadowJudging
 from tiltyard.telemetry.arena_metrics import ArenaMetrics
 from tiltyard.web.app import create_web
 from tiltyard.web.data import data_routes
@@ -91,6 +92,7 @@ def make_pages(running: Running) -> Starlette:
     reconciler = Reconciler(log, recorded=recorded)
     return with_releases(
         reconciler,
+        ShadowJudging(log, running.client, lambda: reconciler.under_way),
         create_web(
             log=log,
             client=running.client,
@@ -119,17 +121,18 @@ def make_pages(running: Running) -> Starlette:
     )
 
 
-def with_releases(reconciler: Reconciler, app: Starlette) -> Starlette:
-    """The same app; as long as it runs, releases move on."""
+def with_releases(reconciler: Reconciler, judging: ShadowJudging, app: Starlette) -> Starlette:
+    """The same app; as long as it runs, releases move on, and their shadow pairs are judged."""
     inner = app.router.lifespan_context
 
     @asynccontextmanager
     async def lifespan(of: Starlette) -> AsyncIterator[None]:
-        work = asyncio.create_task(reconciler.run())
+        work = [asyncio.create_task(reconciler.run()), asyncio.create_task(judging.run())]
         async with inner(of):
             yield
-        work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
+        for task in work:
+            task.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
 
     app.router.lifespan_context = lifespan
     return app

@@ -20,6 +20,7 @@ from tiltyard.events.schema import (
     GenerationFinished,
     JudgmentMade,
 )
+from tiltyard.judge.rubric import load_rubric
 from tiltyard.release.gates import GateTest
 from tiltyard.release.metrics import NEEDS_WORDS, Sample, is_in, value_of
 from tiltyard.release.plan import HardStop, Plan, PromoteStage, ShadowStage, Stage
@@ -74,6 +75,11 @@ class StageEvidence:
         )
         self._compares_with = "baseline" if getattr(stage, "baseline", False) else "production"
         self._originals: dict[str, Sample] = {}
+        self._judge = (
+            (stage.judge, load_rubric(stage.rubric).digest)
+            if isinstance(stage, ShadowStage) and stage.judge is not None
+            else None
+        )
         self._recent: list[tuple[int, bool]] = []
         self._flips: dict[str, tuple[str, float | None]] = {}
         self._items: dict[tuple[str, str, int], dict[str, float | None]] = {}
@@ -178,9 +184,11 @@ class StageEvidence:
     def _take_judgment(self, data: JudgmentMade) -> None:
         """Both orders of one item count once: their mean, so that a judge who always says "first" says nothing.
 
-        Those that try the judge itself (attacks, checks) do not count.
+        Those that try the judge itself (attacks, checks) do not count, nor those of others where the stage names its judge.
         """
         if data.mode != "pairwise" or data.purpose != "verdict" or len(data.sides) != 2:
+            return
+        if self._judge is not None and (data.judge_name, data.rubric) != self._judge:
             return
         score = None if data.verdict is None else {"a": 1.0, "b": -1.0}.get(data.verdict, 0.0)
         key = f"{data.item} {data.judge} {data.sample}"

@@ -58,12 +58,25 @@ class Reconciler:
         self._states: dict[str, ReleaseState] = {}
         self._read = 0
         self._evidence: dict[str, tuple[int, StageEvidence]] = {}
-        self._in_battles: tuple[tuple[Version, Version], ...] = ()
+        self._under_way: tuple[ReleaseState, ...] = ()
 
     @property
     def in_battles(self) -> tuple[tuple[Version, Version], ...]:
         """Candidate and production of each release whose stage waits for people's votes, as of the last look."""
-        return self._in_battles
+        return tuple(
+            (
+                Version(of.candidate, of.candidate_behaviour),
+                Version(of.production, of.production_behaviour),
+            )
+            for state in self._under_way
+            for of in (state.started,)
+            if isinstance(state.stage, PreferenceStage)
+        )
+
+    @property
+    def under_way(self) -> tuple[ReleaseState, ...]:
+        """The releases that have not ended, as of the last look."""
+        return self._under_way
 
     async def run(self) -> None:
         """Look for ever; what goes wrong holds a release where it is, and is tried again."""
@@ -106,15 +119,7 @@ class Reconciler:
         for event in self._log.read(after=self._read, types=OF_RELEASES):
             releases_of((event,), self._states)
             self._read = event.sequence
-        self._in_battles = tuple(
-            (
-                Version(of.candidate, of.candidate_behaviour),
-                Version(of.production, of.production_behaviour),
-            )
-            for state in self._states.values()
-            for of in (state.started,)
-            if state.ended is None and isinstance(state.stage, PreferenceStage)
-        )
+        self._under_way = tuple(state for state in self._states.values() if state.ended is None)
 
     def _next(self, state: ReleaseState) -> EventData | None:
         """The one next event of a release: a function of its state, its evidence and the time."""
