@@ -19,11 +19,13 @@ from tiltyard.events.schema import (
     EvalRunStarted,
     GenerationFinished,
     JudgmentMade,
+    ReviewGiven,
 )
+from tiltyard.judge.expert_results import item_result
 from tiltyard.judge.rubric import load_rubric
 from tiltyard.release.gates import GateTest
 from tiltyard.release.metrics import NEEDS_WORDS, Sample, is_in, value_of
-from tiltyard.release.plan import HardStop, Plan, PromoteStage, ShadowStage, Stage
+from tiltyard.release.plan import SCORES, WINS, HardStop, Plan, PromoteStage, ShadowStage, Stage
 from tiltyard.release.votes import CountedVotes
 
 
@@ -86,11 +88,11 @@ class StageEvidence:
         self._sets: dict[str, str] = {}
         self._scored: dict[tuple[str, str], dict[str, AnswerScored]] = {}
         """Scores by scorer and item, then side."""
+        self._reviews: dict[tuple[str, str], list[ReviewGiven]] = {}
+        """By form and item, of pairs of the two."""
         self._awaiting: dict[str, set[tuple[str, str, int]]] = {}
         """Answers that experts have to decide on, by set."""
-        self._words = any(
-            t.gate.metric in NEEDS_WORDS or t.gate.slice.writing is not None for t in self.tests
-        )
+        self._words = any(t.gate.metric in NEEDS_WORDS or t.gate.slice.needs_words for t in self.tests)
         if stage.stage == "evals":
             self.through = 0  # sets may have been run before the release began
         self._votes = CountedVotes(recorded, parties.candidate, parties.production, after=self.through)
@@ -104,6 +106,7 @@ class StageEvidence:
             EvalItemFinished,
             EvalItemReviewed,
             JudgmentMade,
+            ReviewGiven,
             AnswerScored,
         )
         with self._log.words("evaluate", reader="release/evidence") as self._readable:
@@ -122,6 +125,8 @@ class StageEvidence:
                 self._take_judgment(data)
             case AnswerScored() as data:
                 self._take_score(data)
+            case ReviewGiven() as data:
+                self._take_review(data)
             case EvalRunStarted(run=run, set_name=name, identified=True):
                 self._sets[run] = name
             case EvalItemFinished() | EvalItemReviewed() as data:
@@ -200,6 +205,23 @@ class StageEvidence:
         both = None if score is None or known[1] is None else (score + known[1]) / 2
         self._compare("judge_win_rate", sides["a"], sides["b"], both)
 
+    def _take_review(self, data: ReviewGiven) -> None:
+        """An item counts once, as soon as experts have decided on it: two who agree, or an adjudication."""
+        sides = {side.side: side.behaviour or "" for side in data.sides}
+        if set(sides.values()) != {self._parties.candidate, self._parties.production}:
+            return
+        reviews = self._reviews.setdefault((data.form, data.item), [])
+        before = item_result(data.item, reviews) if reviews else None
+        reviews.append(data)
+        now = item_result(data.item, reviews)
+        if (before is None or before.open) and now.verdict is not None:
+            score = {"a": 1.0, "b": -1.0}.get(now.verdict, 0.0)
+            self._compare("expert_win_rate", sides["a"], sides["b"], score)
+        waiting = sum(item_result(item, given).open for (_, item), given in self._reviews.items())
+        for test in self.tests:
+            if test.gate.metric == "expert_win_rate":
+                test.awaiting = waiting
+
     def _take_score(self, data: AnswerScored) -> None:
         """Both answers to one item by one scorer: who has the higher score wins, however much higher; scales are a scorer's own."""
         sides = self._scored.setdefault((data.scorer, data.item), {})
@@ -276,7 +298,7 @@ class StageEvidence:
         return None if said is None else str(said["choices"][0]["text"])
 
 
-_OWN_PAIRS = frozenset({"human_win_rate", "judge_win_rate", "reward_win_rate", "fixed_set"})
+_OWN_PAIRS = frozenset({*WINS, *SCORES})
 """Metrics that do not come from a stage's own traffic."""
 MAX_WAITING = 100_000
 """Originals that wait for their copies; most are never copied."""

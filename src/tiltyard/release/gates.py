@@ -108,13 +108,13 @@ class GateTest:
         if bound is None:
             why = "no data yet, which is no pass" if not n else "too few samples to say anything"
             if self.awaiting:
-                why = f"experts have not decided on {self.awaiting:,} answers"
+                why = f"experts have not decided on {self.awaiting:,} {'pairs' if self.gate.metric in WINS else 'answers'}"
         elif bound.beyond:
             verdict, why = "fail", f"it is beyond {self._said_bound()}"
         elif missing > MISSING_LIMIT:
             why = f"{self.missing:,} samples ({missing:.0%}) could not be read"
         elif self.awaiting:
-            why = f"experts have not decided on {self.awaiting:,} answers"
+            why = f"experts have not decided on {self.awaiting:,} {'pairs' if self.gate.metric in WINS else 'answers'}"
         elif not bound.within:
             why = f"it is not shown yet to be within {self._said_bound()}, nor beyond"
         elif n < self.minimum:

@@ -60,7 +60,7 @@ QUANTILES = (
     "total_p99",
 )
 MEANS = ("output_tokens", "cost")
-WINS = ("human_win_rate", "judge_win_rate", "reward_win_rate")
+WINS = ("human_win_rate", "judge_win_rate", "reward_win_rate", "expert_win_rate")
 SCORES = ("fixed_set",)
 Metric: TypeAlias = Literal[
     "error_rate",
@@ -77,6 +77,7 @@ Metric: TypeAlias = Literal[
     "human_win_rate",
     "judge_win_rate",
     "reward_win_rate",
+    "expert_win_rate",
     "fixed_set",
 ]
 
@@ -96,6 +97,13 @@ class Slice(Part):
     prompt_tokens_below: int | None = Field(default=None, ge=1)
     writing: str | None = None
     """Writing of the prompt: `latin`, `han`, `kana`, `hangul`, `cyrillic`, `arabic`, `devanagari`, `other`."""
+    language: str | None = Field(default=None, pattern="^[a-z]{2,3}(-[a-z]{4})?$")
+    """Language of the prompt, as the leaderboard tells it: `en`, `de`, `zh`, … ; `und` where nobody can tell."""
+
+    @property
+    def needs_words(self) -> bool:
+        """Whether the words of a prompt say if it is in it."""
+        return self.writing is not None or self.language is not None
 
     def __str__(self) -> str:
         said = self.model_dump(exclude_none=True)
