@@ -74,6 +74,20 @@ async def shares(pairing: InformedPairing, message: str = "12?", draws: int = 30
     return Counter(side.name for one in drawn for side in (one.a, one.b))
 
 
+async def test_a_pair_is_drawn_more_often_from_the_moment_in_which_a_release_asks_for_votes(
+    log: EventLog,
+) -> None:
+    sought: list[frozenset[str]] = []
+    pairing = InformedPairing(log, PairingSettings(), sought=lambda: sought)
+    plum, *_, sloe = PEOPLE
+    before = await shares(pairing)
+    sought.append(frozenset((plum.behaviour, sloe.behaviour)))
+    during = await shares(pairing)
+    assert during["plum"] + during["sloe"] > 1.25 * (before["plum"] + before["sloe"])
+    sought.clear()
+    assert await shares(pairing) == before
+
+
 async def test_votes_in_the_log_turn_the_draws_to_the_model_that_has_none(log: EventLog) -> None:
     now = [0.0]
     pairing = InformedPairing(log, PairingSettings(max_share=0.9), clock_s=lambda: now[0])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,6 +42,30 @@ def test_every_pair_keeps_its_floor_and_no_model_goes_beyond_the_cap(
     assert np.array_equal(chances, chances.T)
     assert chances[np.triu_indices(size, 1)].min() >= floor / pairs * (1 - 1e-12)
     assert chances.sum(axis=1).max() <= max(cap, 2 / size) + 1e-12
+
+
+@given(st.integers(2, 9), st.integers(0, 2**32 - 1), st.floats(0.01, 1), st.floats(0, 1), st.floats(0.05, 1))
+def test_a_pair_that_is_sought_gets_its_share_within_floor_and_cap(
+    size: int, seed: int, floor: float, share: float, cap: float
+) -> None:
+    settings = PairingSettings(floor=floor, max_share=cap, release_share=share)
+    sought = np.zeros((size, size), dtype=bool)
+    sought[0, 1] = sought[1, 0] = True
+    chances = pair_probabilities(replace(standing(size, seed), sought=sought), settings)
+    assert np.triu(chances, 1).sum() == pytest.approx(1, rel=1e-12)
+    assert chances[np.triu_indices(size, 1)].min() >= floor / (size * (size - 1) / 2) * (1 - 1e-12)
+    assert chances.sum(axis=1).max() <= max(cap, 2 / size) + 1e-12
+    if cap >= 1 - 1e-12:
+        assert chances[0, 1] >= (1 - floor) * share - 1e-12
+
+
+def test_half_of_the_battles_beyond_the_floor_are_of_the_pair_that_a_release_asks_about() -> None:
+    sought = np.zeros((6, 6), dtype=bool)
+    sought[0, 5] = sought[5, 0] = True
+    even = Standing(np.zeros((6, 6)), sought=sought)
+    chances = pair_probabilities(even, PairingSettings())
+    assert chances[0, 5] == pytest.approx(0.8 * 0.5 + (0.8 * 0.5 + 0.2) / 15)  # floor 0.2; the rest is even
+    assert pair_probabilities(even, PairingSettings(release_share=0))[0, 5] == pytest.approx(1 / 15)
 
 
 def test_uniform_means_uniform_and_so_does_a_board_without_votes() -> None:

@@ -9,8 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from tiltyard.cli.serving import Running
 from tiltyard.cli.settings import load_settings
-from tiltyard.cli.up import replay_command
+from tiltyard.cli.up import entrants, replay_command
+from tiltyard.client import ModelClient
+from tiltyard.events.log import EventLog
+from tiltyard.fleet.registry import Registry
+from tiltyard.identity.declaration import IdentityDeclaration
+from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment, Weights
+from tiltyard.release.history import Version
+from tiltyard.wire.worker import IdentityStatus, WorkerStatus
 
 
 @pytest.fixture
@@ -88,3 +96,56 @@ def test_settings_in_this_directory_need_no_naming_and_data_of_our_environment_d
     (here / "tiltyard.toml").write_text(shipped.read_text())
     monkeypatch.setenv("TILTYARD_DATA_DIR", "/srv/votes")
     assert replay_command(load_settings()) == ".venv/bin/tiltyard replay --data /srv/votes"
+
+
+def served(name: str, temperature: float) -> IdentityStatus:
+    digest = "sha256:" + "d" * 64
+    behaviour = Behaviour(
+        weights=Weights(digest=digest, size_bytes=1, stored_as=("Q4_1",)),
+        architecture={"layers": 1},
+        tokenizer=digest,
+        chat_template=None,
+        default_sampling=DefaultSampling(temperature=temperature),
+    )
+    deployment = Deployment(
+        behaviour=behaviour.digest, engine_build="t", isa="scalar", threads=1, block_tokens=32, kv_blocks=8,
+        max_batch_tokens=64, hardware="none",
+    )  # fmt: skip
+    return IdentityStatus(
+        name=name,
+        behaviour=behaviour.digest,
+        deployment=deployment.digest,
+        behaviour_manifest=behaviour,
+        deployment_manifest=deployment,
+        declaration=IdentityDeclaration(model="m"),
+        max_context_tokens=64,
+    )
+
+
+async def test_what_a_release_asks_votes_for_is_a_contestant_while_it_is_served_as_released(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "tiltyard.toml").write_text(
+        '[models.m]\nsource = "file:m.gguf"\n[identities.old]\nmodel = "m"\n[identities.new]\nmodel = "m"\n'
+        '[arena]\ncontestants = ["old"]\n'
+    )
+    settings = load_settings(tmp_path / "tiltyard.toml", data_dir=tmp_path / "data")
+    registry = Registry()
+    old, new = served("old", 0.0), served("new", 0.5)
+    status = WorkerStatus(
+        worker="w", state="ready", identities=(old, new), unfinished_tokens=0, running=0, waiting=0,
+        kv_blocks_used=0, kv_blocks_cached=0, kv_blocks_total=8, last_step_age_ms=None,
+    )  # fmt: skip
+    registry.announce("w", "http://127.0.0.1:1", status)
+    with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
+        async with ModelClient("http://127.0.0.1:1") as client:
+            running = Running(settings, log, registry, client)
+
+            def names(candidate: str) -> list[str]:
+                pair = Version("new", candidate), Version("old", old.behaviour)
+                return [one.name for one in entrants(running, [pair])]
+
+            assert [one.name for one in entrants(running)] == ["old"]
+            assert names(new.behaviour) == ["old", "new"]
+            assert names("sha256:" + "f" * 64) == ["old"]  # other bytes under its name are not the candidate
+    await registry.aclose()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,8 @@ import pytest
 from release_stage import Scene
 
 from tiltyard.events.log import EventLog
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "client"))  # the stand-in of a server
 
 
 @pytest.fixture

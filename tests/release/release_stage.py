@@ -16,6 +16,7 @@ from tiltyard.events.schema import (
     IdentityRegistered,
     ReleaseStarted,
     VoteCast,
+    VoteWithdrawn,
 )
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment, Weights
@@ -69,8 +70,7 @@ class Scene:
     def __init__(self, log: EventLog) -> None:
         self.log = log
         self.now_us = 1_800_000_000_000_000
-        self._generations = 0
-        self._battles = 0
+        self._generations = self._battles = 0
         self.behaviours = {}
         for name, temperature in (("old", 0.0), ("new", 0.5), ("newer", 0.7)):
             data = registered(name, temperature)
@@ -143,15 +143,17 @@ class Scene:
         self.append(pending)
         return name
 
-    def votes(self, choices: str, *, voter: str | None = None) -> list[str]:
-        """Write votes `a`, `b` or `t` (a tie) of one voter or a voter each; the candidate stands on side b. Returns the battles."""
-        pending = []
-        first, self._battles = self._battles, self._battles + len(choices)
+    def votes(self, choices: str, *, voters: int = 100, leaks: Sequence[str] = ()) -> list[str]:
+        """Write votes `a`, `b` or `t` (a tie) of so many people in turn, the candidate on side b; returns the battles."""
+        pending: list[tuple[EventData, str, str]] = []
+        first = self._battles
+        self._battles += len(choices)
         for number, choice in enumerate(choices, first):
             data = VoteCast.model_validate(
                 {
                     "battle": f"bat_{number}",
-                    "voter": voter or f"v{number}",
+                    "voter": f"v{number % voters}",
+                    "leaks": leaks,
                     "choice": {"t": "tie"}.get(choice, choice),
                     "identity_a": "old",
                     "identity_b": "new",
@@ -166,7 +168,16 @@ class Scene:
             )
             pending.append((data, data.battle, "default"))
         self.append(pending)
-        return [subject for _, subject, _ in pending]
+        return [f"bat_{number}" for number in range(first, self._battles)]
+
+    def take_back(self, battles: Sequence[str]) -> None:
+        """Their voters take the votes in these battles back."""
+        self.append(
+            [
+                (VoteWithdrawn(battle=battle, voter="v", vote="evt", reason="slip"), battle, "default")
+                for battle in battles
+            ]
+        )
 
     def append(self, pending: Sequence[tuple[EventData, str, str]]) -> None:
         """Append events of subjects and tenants; all of them share a commit."""

@@ -18,12 +18,14 @@ from tiltyard.events.schema import (
     EventData,
     JudgedSide,
     JudgmentMade,
+    ReviewGiven,
 )
 from tiltyard.judge.items import Item, ItemSet, item_of
 from tiltyard.judge.preference import latest_model, record_training, train
 from tiltyard.judge.reward import score_all
 from tiltyard.release.gates import GateTest
-from tiltyard.release.plan import Gate
+from tiltyard.release.metrics import Sample, is_in
+from tiltyard.release.plan import Gate, Slice
 
 ALPHA = 0.05
 NOTHING = ContentRef(id="c", subject="s", digest="hmac-sha256:0", size_bytes=0)
@@ -240,6 +242,51 @@ def test_a_gate_holds_while_experts_have_not_decided_and_takes_their_verdict(sce
     assert state.ended.outcome == "promoted"
     judged = [e.data for e in scene.log.read(subject=state.id) if e.type.endswith("gate.judged.v1")]
     assert [getattr(one, "samples", None) for one in judged][-1] == 120
+
+
+def test_a_slice_by_language_asks_for_the_words_and_takes_the_boards_detector(scene: Scene) -> None:
+    scene.start()
+    event = scene.log.generation(scene.serve("candidate"))
+    german, nobody = Slice(language="de"), Slice(language="und")
+    asked = {"Wie wird das Wetter morgen in der Stadt?": (True, False), "12 + 7": (False, True)}
+    for prompt, wanted in asked.items():
+        sample = Sample(event, "default", 1, prompt=prompt)
+        assert (is_in(german, sample), is_in(nobody, sample)) == wanted
+    assert is_in(german, Sample(event, "default", 1)) is None  # words that cannot be read hold the gate
+    assert str(german) == "language de"
+
+
+def review(scene: Scene, item: int, reviewer: str, verdict: str, *, adjudicates: bool = False) -> ReviewGiven:
+    sides = tuple(
+        JudgedSide(side=side, identity=name, behaviour=scene.behaviours[name])
+        for side, name in (("a", "old"), ("b", "new"))
+    )
+    return ReviewGiven.model_validate(
+        {
+            "item": f"itm_{item}", "item_id": str(item), "reviewer": reviewer, "role": "doctor", "form": DIGEST,
+            "sides": sides, "question": "qst_1", "verdict": verdict, "score": None, "adjudicates": adjudicates,
+            "reasons": None,
+        }
+    )  # fmt: skip
+
+
+def test_experts_decide_on_pairs_and_hold_the_gate_until_they_agree_or_one_adjudicates(scene: Scene) -> None:
+    scene.start(
+        CANARY.replace("stage: canary\n    traffic: 5%", "stage: evals").replace(
+            "{metric: error_rate, worse_by: 0.2}", "{metric: expert_win_rate, worse_by: 0.2}"
+        )
+    )
+    made = [review(scene, n, who, "b" if n % 2 else "tie") for n in range(60) for who in ("ann", "bob")]
+    made += [review(scene, 60, "ann", "a"), review(scene, 60, "bob", "b")]
+    scene.append([(one, one.item, "default") for one in made])
+    state = scene.settled()
+    (judged,) = [judged for _, judged in state.judged]
+    assert (judged.verdict, judged.samples) == ("hold", 60)
+    assert "experts have not decided on 1 pairs" in judged.words
+    scene.append([(review(scene, 60, "cleo", "a", adjudicates=True), "itm_60", "default")])
+    state = scene.settled()
+    assert state.ended is not None
+    assert state.ended.outcome == "promoted"
 
 
 @pytest.mark.parametrize(("wins", "outcome"), [(0.5, "promoted"), (0.1, "rolled_back")])

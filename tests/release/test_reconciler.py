@@ -6,7 +6,8 @@ import pytest
 from release_stage import ALIASES, CANARY, Scene
 
 from tiltyard.errors import Conflict, InvalidRequest, NotFound
-from tiltyard.events.schema import GateJudged, ReleaseEnded, StageEntered, TrafficSplit
+from tiltyard.events.schema import GateJudged, ReleaseEnded, StageEntered, TrafficSplit, VoteReviewed
+from tiltyard.release.gates import Judged
 from tiltyard.release.history import order, roll_back, start, versions_of
 from tiltyard.release.plan_file import parse_plan
 from tiltyard.release.state import OF_RELEASES, ReleaseState
@@ -227,14 +228,71 @@ def test_two_reconcilers_do_nothing_twice(scene: Scene) -> None:
     assert ended(one.state(scene.started.release)).startswith("promoted")
 
 
+PREFERENCE = CANARY.replace("stage: canary", "stage: preference").replace(
+    "{metric: error_rate, worse_by: 0.2}", "{metric: human_win_rate, worse_by: 0.1}"
+)
+
+
 def test_the_votes_of_people_decide_a_preference_stage(scene: Scene) -> None:
-    plan = CANARY.replace("stage: canary", "stage: preference").replace(
-        "{metric: error_rate, worse_by: 0.2}", "{metric: human_win_rate, worse_by: 0.1}"
-    )
-    scene.start(plan)
+    scene.start(PREFERENCE)
     scene.settled()
     scene.votes("atbt" * 75)
     assert ended(scene.settled()) == "promoted: every stage was passed"
+
+
+def test_both_sides_stand_in_the_arena_exactly_while_a_stage_asks_for_votes(scene: Scene) -> None:
+    scene.start(CANARY.replace("  - stage: promote", PREFERENCE.partition("stages:\n")[2]))
+    reconciler = scene.reconciler()
+    reconciler.settle()
+    assert reconciler.in_battles == ()  # in the canary before it
+    pass_the_canary(scene)
+    reconciler.settle()
+    assert [[one.identity for one in pair] for pair in reconciler.in_battles] == [["new", "old"]]
+    assert scene.reconciler().in_battles == ()  # nothing but the log says it, and it was not read yet
+    roll_back(scene.log, "chat", by="ann", why="no")
+    reconciler.settle()
+    assert reconciler.in_battles == ()
+
+
+def test_votes_that_do_not_count_on_the_board_do_not_count_in_a_gate(scene: Scene) -> None:
+    """An answer that named its maker is no evidence, and a person excludes votes; the gate says how many."""
+    scene.start(PREFERENCE.replace("traffic: 5%", "traffic: 5%\n    approval: true"))
+    scene.settled()
+    scene.votes("b" * 30, leaks=["b"])
+    excluded = scene.votes("b" * 20)
+    for battle in excluded:
+        review = VoteReviewed(of="vote", name=battle, decision="exclude", by="ann", reason="one household")
+        scene.log.append_blocking(review, subject=battle, source="tests")
+    scene.votes("t" * 10)
+    (judged,) = [judged for _, judged in scene.settled().judged]
+    assert (judged.samples, judged.effect, judged.verdict) == (10, 0.0, "hold")
+    assert "10 pairs; 50 more votes do not count" in judged.words
+
+
+def test_a_vote_that_is_taken_back_leaves_the_running_gate_and_takes_a_pass_with_it(scene: Scene) -> None:
+    """The test is recomputed from what is left, in the same reconciler as in one that starts now."""
+    scene.start(PREFERENCE.replace("traffic: 5%", "traffic: 5%\n    approval: true"))
+    kept = scene.reconciler()
+    kept.settle()
+    scene.votes("ab" * 10)
+    good = scene.votes("b" * 100)
+    kept.settle()
+    (passed,) = [judged for _, judged in kept.state(scene.started.release).judged]
+    assert (passed.verdict, passed.samples) == ("pass", 120)
+    scene.take_back(good[:98])
+    kept.settle()
+    (held,) = [judged for _, judged in kept.state(scene.started.release).judged]
+    assert (held.verdict, held.samples, held.effect) == ("hold", 22, pytest.approx(1 / 22))
+    assert "98 more votes do not count" in held.words
+    assert kept.judged(scene.started.release) == _anew(scene)
+    assert scene.reconciler().settle() == 0
+
+
+def _anew(scene: Scene) -> list[Judged]:
+    """What a reconciler that starts now says of the gates."""
+    fresh = scene.reconciler()
+    fresh.settle()
+    return fresh.judged(scene.started.release)
 
 
 def test_shadow_pairs_are_compared_prompt_by_prompt(scene: Scene) -> None:

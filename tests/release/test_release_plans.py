@@ -58,6 +58,6 @@ def test_the_published_schema_is_the_plans_own() -> None:
     assert json.loads((EXAMPLE.parent / "release-plan.schema.json").read_bytes()) == plan_schema()
 
 
-@pytest.mark.parametrize("name", ["release.yaml", "release-mission.yaml"])
+@pytest.mark.parametrize("name", ["release.yaml", "release-mission.yaml", "release-safety.yaml"])
 def test_the_examples_are_plans(name: str) -> None:
     assert read_plan(EXAMPLE.parents[1] / "examples" / name).alias == "chat"

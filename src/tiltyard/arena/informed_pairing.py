@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,8 @@ REFRESH_S = 5.0
 JUDGING_REST = 20
 """Pauses at least so many times as long as counting took."""
 
+Pair: TypeAlias = frozenset[str]
+"""Two behaviour digests."""
 _SCORE: dict[Choice, float] = {"a": 1.0, "b": 0.0, "tie": 0.5, "both_bad": 0.5}
 
 
@@ -44,9 +47,12 @@ class InformedPairing:
         settings: PairingSettings,
         *,
         recorded: RecordedVotes | None = None,
+        sought: Callable[[], Collection[Pair]] = tuple,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`sought` says on which pairs of behaviours votes are waited for; it is asked before each draw."""
         self._recorded = recorded
+        self._sought = sought
         self._log = log
         self._settings = settings
         self._clock_s = clock_s
@@ -61,7 +67,7 @@ class InformedPairing:
         self._judged: Judged | None = None
         self._read_at_s = float("-inf")
         self._rest_s = REFRESH_S
-        self._tables: dict[tuple[tuple[str, ...], str], NDArray[np.float64]] = {}
+        self._tables: dict[tuple[tuple[str, ...], str, frozenset[Pair]], NDArray[np.float64]] = {}
         self._one_reader = asyncio.Lock()
 
     async def __call__(self, contestants: Sequence[Entrant], message: str, rng: Randomness) -> Draw:
@@ -71,11 +77,16 @@ class InformedPairing:
         ready = enough(contestants)
         name = slice_of(message)
         slice_name = name if name in self._settings.slice_targets else ""
+        sought = frozenset(self._sought())
         async with self._one_reader:
-            table = await asyncio.to_thread(self._table, tuple(e.behaviour for e in ready), slice_name)
+            table = await asyncio.to_thread(
+                self._table, tuple(e.behaviour for e in ready), slice_name, sought
+            )
         return draw_from(ready, table, rng, slice_name=slice_name)
 
-    def _table(self, behaviours: tuple[str, ...], slice_name: str) -> NDArray[np.float64]:
+    def _table(
+        self, behaviours: tuple[str, ...], slice_name: str, sought: frozenset[Pair]
+    ) -> NDArray[np.float64]:
         if self._clock_s() - self._read_at_s >= self._rest_s:
             began_s = self._clock_s()
             if self._follow() if self._recorded is None else self._count(self._recorded):
@@ -83,7 +94,7 @@ class InformedPairing:
             self._read_at_s = self._clock_s()
             # Judging a long log takes a second: at most a share of the time goes into it.
             self._rest_s = max(REFRESH_S, JUDGING_REST * (self._read_at_s - began_s))
-        key = (behaviours, slice_name)
+        key = (behaviours, slice_name, sought)
         if key not in self._tables:
             self._tables[key] = pair_probabilities(self._standing(*key), self._settings)
         return self._tables[key]
@@ -136,12 +147,16 @@ class InformedPairing:
         self._wins[a, b] += _SCORE[choice]
         self._wins[b, a] += 1 - _SCORE[choice]
 
-    def _standing(self, behaviours: tuple[str, ...], slice_name: str) -> Standing:
+    def _standing(self, behaviours: tuple[str, ...], slice_name: str, sought: frozenset[Pair]) -> Standing:
         wins = np.array([[self._wins.get((a, b), 0.0) for b in behaviours] for a in behaviours])
         np.fill_diagonal(wins, 0)
+        waited = np.array([[frozenset((a, b)) in sought for b in behaviours] for a in behaviours])
         if not slice_name:
-            return Standing(wins)
+            return Standing(wins, sought=waited)
         votes = np.array([self._slice_votes.get((slice_name, b), 0) for b in behaviours], dtype=np.float64)
         return Standing(
-            wins, votes, next(t for s, t in self._settings.slice_targets.items() if s == slice_name)
+            wins,
+            votes,
+            next(t for s, t in self._settings.slice_targets.items() if s == slice_name),
+            waited,
         )

@@ -4,7 +4,7 @@
 one more vote would narrow the board's intervals (`rating/information.py`), `k` the sharpness, and `b` the boost of
 a new model or of one that is behind its target in this battle's slice. `f` is the floor, or more where the cap
 asks for it: the share of battles of model i is linear in `f`, and the least `f` is taken that keeps every
-share within the cap.
+share within the cap. Pairs that are sought (a release waits for votes on them) first take their share of `A`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ class Standing:
     slice_votes: NDArray[np.float64] | None = None
     """Votes of each model in the slice of this battle; `None` outside of any slice."""
     slice_target: int = 0
+    sought: NDArray[np.bool_] | None = None
+    """Pairs on which votes are waited for, at `[i, j]` and `[j, i]`."""
 
 
 def pair_probabilities(standing: Standing, settings: PairingSettings) -> NDArray[np.float64]:
@@ -45,6 +47,9 @@ def pair_probabilities(standing: Standing, settings: PairingSettings) -> NDArray
     eager = (gains(knowledge(standing.wins)) * boosts[:, None] * boosts[None, :]) ** settings.sharpness
     total = eager.sum() / 2
     eager = eager / total if np.isfinite(total) and total > 0 else uniform
+    if standing.sought is not None and standing.sought.any():
+        share = settings.release_share
+        eager = (1 - share) * eager + share * standing.sought / (standing.sought.sum() / 2)
     floor = max(settings.floor, _floor_for_cap(eager.sum(axis=1), 2 / size, settings.max_share))
     return (1 - floor) * eager + floor * uniform
 

@@ -23,6 +23,8 @@ class PairingSettings(Frozen):
     boost_votes: Whole = Field(default=100, ge=0)
     max_share: Number = Field(default=0.75, gt=0, le=1)
     """Largest share of the battles in which one model stands, where there are enough others."""
+    release_share: Number = Field(default=0.5, ge=0, le=1)
+    """Share of the battles, beyond the floor, for the two models of a release whose stage asks for people's votes."""
     slice_targets: dict[SliceName, Annotated[Whole, Field(ge=1)]] = Field(default_factory=dict)
     """Votes that each model shall get in a slice, such as `{ han = 200 }`."""
     outage_failures: Whole = Field(default=3, ge=1)

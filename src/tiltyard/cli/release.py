@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import click
 
+from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.cli.options import PlaceGroup, config_option, data_option
 from tiltyard.cli.release_feedback import feedback
 from tiltyard.cli.release_place import last_release, opened, whoami
 from tiltyard.cli.release_report import card, report, verify
-from tiltyard.cli.settings import load_settings
+from tiltyard.cli.rulesets import ruleset_of
+from tiltyard.cli.settings import Settings, load_settings
+from tiltyard.client import ModelClient
+from tiltyard.errors import ConfigurationError
 from tiltyard.events.envelope import format_time
+from tiltyard.events.log import EventLog
 from tiltyard.release.forecast import forecast
 from tiltyard.release.history import active_release, order, start, states_of, versions_of
 from tiltyard.release.plan import plan_schema
 from tiltyard.release.plan_file import read_plan
 from tiltyard.release.reconciler import Reconciler
 from tiltyard.release.report import status_lines
+from tiltyard.release.shadow_judging import ShadowJudging
 
 
 @click.group(name="release", cls=PlaceGroup, help=__doc__)
@@ -104,14 +111,31 @@ def schema() -> None:
 
 
 @command.command()
+@click.option(
+    "--url", help="Server that serves the judges of shadow stages; without it nobody judges their pairs."
+)
+@click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the server's key.")
 @click.pass_context
-def watch(context: click.Context) -> None:
+def watch(context: click.Context, *, url: str | None, api_key_env: str | None) -> None:
     """Move releases on until Ctrl-C: where `tiltyard up` does not run, or runs elsewhere. Several do no harm."""
-    with opened(context) as (_settings, log):
+    key = os.environ.get(api_key_env) if api_key_env else None
+    if api_key_env and not key:
+        raise ConfigurationError(f"--api-key-env names {api_key_env}, which is not set", param="api_key_env")
+    with opened(context) as (settings, log):
         try:
-            asyncio.run(Reconciler(log).run())
+            asyncio.run(_watch(log, settings, url, key))
         except KeyboardInterrupt:
             click.echo("ended; releases stay where they are", err=True)
+
+
+async def _watch(log: EventLog, settings: Settings, url: str | None, key: str | None) -> None:
+    reconciler = Reconciler(log, recorded=RecordedVotes(log, ruleset_of(settings)))
+    if url is None:
+        await reconciler.run()
+        return
+    async with ModelClient(url, api_key=key) as client, asyncio.TaskGroup() as both:
+        both.create_task(reconciler.run())
+        both.create_task(ShadowJudging(log, client, lambda: reconciler.under_way).run())
 
 
 def _order_command(name: str, words: str) -> None:

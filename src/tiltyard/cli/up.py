@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -33,7 +33,9 @@ from tiltyard.cli.serving import Running, serve
 from tiltyard.cli.settings import FILE_NAME, Settings, default_data_dir, load_settings
 from tiltyard.events.schema import LeaderboardPublished
 from tiltyard.governance.erasure import PERSON, REASON, Erasure, erase
+from tiltyard.release.history import Version
 from tiltyard.release.reconciler import Reconciler
+from tiltyard.release.shadow_judging import ShadowJudging
 from tiltyard.telemetry.arena_metrics import ArenaMetrics
 from tiltyard.web.app import create_web
 from tiltyard.web.data import data_routes
@@ -87,12 +89,14 @@ def make_pages(running: Running) -> Starlette:
     operators = KeyOperators(log, keys_required=running.settings.file.server.require_keys)
     releases = ReleasePages(ReleaseRoom(log, running.settings.file.aliases), operators)
     pairing = running.settings.file.arena.pairing
+    reconciler = Reconciler(log, recorded=recorded)
     return with_releases(
-        running,
+        reconciler,
+        ShadowJudging(log, running.client, lambda: reconciler.under_way),
         create_web(
             log=log,
             client=running.client,
-            contestants=lambda: entrants(running),
+            contestants=lambda: entrants(running, reconciler.in_battles),
             routes=[
                 *sensors,
                 *board,  # after the others below /leaderboard/: any word may be a board's name
@@ -102,7 +106,9 @@ def make_pages(running: Running) -> Starlette:
                 *feedback_routes(log, operators, redactors(running.settings)),
                 *releases.routes(),  # after the one above: any word may be a release's id
             ],
-            pairing=InformedPairing(log, pairing, recorded=recorded),
+            pairing=InformedPairing(
+                log, pairing, recorded=recorded, sought=lambda: sought_pairs(reconciler.in_battles)
+            ),
             sessions=SessionLimits(running.settings.file.arena.sessions),
             outages=Outages(failures=pairing.outage_failures, rest_s=pairing.outage_rest_s),
             appends=appends,
@@ -115,17 +121,18 @@ def make_pages(running: Running) -> Starlette:
     )
 
 
-def with_releases(running: Running, app: Starlette) -> Starlette:
-    """The same app; as long as it runs, releases move on."""
+def with_releases(reconciler: Reconciler, judging: ShadowJudging, app: Starlette) -> Starlette:
+    """The same app; as long as it runs, releases move on, and their shadow pairs are judged."""
     inner = app.router.lifespan_context
 
     @asynccontextmanager
     async def lifespan(of: Starlette) -> AsyncIterator[None]:
-        work = asyncio.create_task(Reconciler(running.log).run())
+        work = [asyncio.create_task(reconciler.run()), asyncio.create_task(judging.run())]
         async with inner(of):
             yield
-        work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
+        for task in work:
+            task.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
 
     app.router.lifespan_context = lifespan
     return app
@@ -178,14 +185,25 @@ def _from_here(program: Path) -> str:
     return shown if os.sep in shown else f"./{shown}"  # without a slash a shell looks along PATH
 
 
-def entrants(running: Running) -> list[Entrant]:
-    """The declared contestants that a living worker serves now."""
+def sought_pairs(released: Iterable[tuple[Version, Version]]) -> list[frozenset[str]]:
+    """The pairs on which releases wait for votes."""
+    return [frozenset(version.behaviour for version in pair) for pair in released]
+
+
+def entrants(running: Running, released: Iterable[tuple[Version, Version]] = ()) -> list[Entrant]:
+    """The contestants that a living worker serves now: those declared, and both sides of releases that wait for votes.
+
+    What a release names counts only while it is served as what was released.
+    """
     serving = {
         name: status
         for worker in running.registry.workers
         if worker.alive
         for name, status in worker.identities.items()
     }
+    behaviours = {version.identity: version.behaviour for pair in released for version in pair}
+    declared = running.settings.file.arena.contestants
+    named = [*declared, *(name for name in behaviours if name not in declared)]
     return [
         Entrant(
             name=name,
@@ -195,6 +213,6 @@ def entrants(running: Running) -> list[Entrant]:
             license=serving[name].declaration.license,
             manifest=serving[name].behaviour_manifest,
         )
-        for name in running.settings.file.arena.contestants
-        if name in serving
+        for name in named
+        if name in serving and (name in declared or serving[name].behaviour == behaviours[name])
     ]

@@ -85,7 +85,7 @@ def results_of(log: EventLog, form: Digest) -> list[ItemResult]:
     for event in log.read(types=(ReviewGiven,)):
         if isinstance(event.data, ReviewGiven) and event.data.form == form:
             given.setdefault(event.data.item, []).append(event.data)
-    return [_result(item, of) for item, of in given.items()]
+    return [item_result(item, of) for item, of in given.items()]
 
 
 def result_of(log: EventLog, form: Digest, item: str) -> ItemResult | None:
@@ -95,7 +95,7 @@ def result_of(log: EventLog, form: Digest, item: str) -> ItemResult | None:
         for event in log.read(types=(ReviewGiven,), subject=item)
         if isinstance(event.data, ReviewGiven) and event.data.form == form
     ]
-    return _result(item, given) if given else None
+    return item_result(item, given) if given else None
 
 
 def expert_report(
@@ -117,7 +117,8 @@ def expert_report(
     ]
 
 
-def _result(item: str, given: Sequence[ReviewGiven]) -> ItemResult:
+def item_result(item: str, given: Sequence[ReviewGiven]) -> ItemResult:
+    """What those reviews of one item under one form come to; at least one is given."""
     return ItemResult(
         item,
         given[0].item_id,

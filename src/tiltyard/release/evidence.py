@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import orjson
 
+from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.errors import ContentMissing, LogTampered
 from tiltyard.evals.verdict import AWAITING
 from tiltyard.events.envelope import StoredEvent
@@ -18,11 +19,14 @@ from tiltyard.events.schema import (
     EvalRunStarted,
     GenerationFinished,
     JudgmentMade,
+    ReviewGiven,
 )
+from tiltyard.judge.expert_results import item_result
+from tiltyard.judge.rubric import load_rubric
 from tiltyard.release.gates import GateTest
 from tiltyard.release.metrics import NEEDS_WORDS, Sample, is_in, value_of
-from tiltyard.release.people import OF_PEOPLE, PeoplesVotes
-from tiltyard.release.plan import HardStop, Plan, PromoteStage, ShadowStage, Stage
+from tiltyard.release.plan import SCORES, WINS, HardStop, Plan, PromoteStage, ShadowStage, Stage
+from tiltyard.release.votes import CountedVotes
 
 
 class Parties(NamedTuple):
@@ -44,8 +48,17 @@ class Failures(NamedTuple):
 class StageEvidence:
     """The samples of one stage; `update` reads on from where it was."""
 
-    def __init__(self, log: EventLog, plan: Plan, stage: Stage, parties: Parties, *, began: int) -> None:
-        """`began` is the sequence from which the stage's traffic counts."""
+    def __init__(
+        self,
+        log: EventLog,
+        plan: Plan,
+        stage: Stage,
+        parties: Parties,
+        *,
+        began: int,
+        recorded: RecordedVotes,
+    ) -> None:
+        """`began` is the sequence from which the stage's traffic counts; `recorded` says which votes do."""
         self._log = log
         self._plan = plan
         self._stage = stage
@@ -64,39 +77,45 @@ class StageEvidence:
         )
         self._compares_with = "baseline" if getattr(stage, "baseline", False) else "production"
         self._originals: dict[str, Sample] = {}
+        self._judge = (
+            (stage.judge, load_rubric(stage.rubric).digest)
+            if isinstance(stage, ShadowStage) and stage.judge is not None
+            else None
+        )
         self._recent: list[tuple[int, bool]] = []
         self._flips: dict[str, tuple[str, float | None]] = {}
         self._items: dict[tuple[str, str, int], dict[str, float | None]] = {}
         self._sets: dict[str, str] = {}
         self._scored: dict[tuple[str, str], dict[str, AnswerScored]] = {}
         """Scores by scorer and item, then side."""
+        self._reviews: dict[tuple[str, str], list[ReviewGiven]] = {}
+        """By form and item, of pairs of the two."""
         self._awaiting: dict[str, set[tuple[str, str, int]]] = {}
         """Answers that experts have to decide on, by set."""
-        self._words = any(
-            t.gate.metric in NEEDS_WORDS or t.gate.slice.writing is not None for t in self.tests
-        )
-        asks_people = any(t.gate.metric == "human_win_rate" for t in self.tests)
-        self._people = (
-            PeoplesVotes(log, parties.candidate, parties.production, began=began) if asks_people else None
-        )
+        self._words = any(t.gate.metric in NEEDS_WORDS or t.gate.slice.needs_words for t in self.tests)
         if stage.stage == "evals":
             self.through = 0  # sets may have been run before the release began
+        self._votes = CountedVotes(recorded, parties.candidate, parties.production, after=self.through)
+        self._by_people = [test for test in self.tests if test.gate.metric == "human_win_rate"]
 
     def update(self) -> None:
         """Read what is new. Blocks."""
         types = (
             GenerationFinished,
-            *(() if self._people is None else OF_PEOPLE),
             EvalRunStarted,
             EvalItemFinished,
             EvalItemReviewed,
             JudgmentMade,
+            ReviewGiven,
             AnswerScored,
         )
         with self._log.words("evaluate", reader="release/evidence") as self._readable:
             for event in self._log.read(after=self.through, types=types):
                 self._take(event)
-        self._count_people()
+        if self._by_people:
+            counted = self._votes.read()
+            for test in self._by_people:
+                test.retell(counted.scores, left_out=counted.left_out)
 
     def _take(self, event: StoredEvent) -> None:
         match event.data:
@@ -106,23 +125,13 @@ class StageEvidence:
                 self._take_judgment(data)
             case AnswerScored() as data:
                 self._take_score(data)
+            case ReviewGiven() as data:
+                self._take_review(data)
             case EvalRunStarted(run=run, set_name=name, identified=True):
                 self._sets[run] = name
             case EvalItemFinished() | EvalItemReviewed() as data:
                 self._take_item(data)
-            case data if self._people is not None:
-                self._people.note(data)
         self.through = event.sequence
-
-    def _count_people(self) -> None:
-        counted = None if self._people is None else self._people.recount()
-        if counted is None:
-            return
-        for test in self.tests:
-            if test.gate.metric == "human_win_rate":
-                test.restart(counted.scores, left_out=counted.left_out)
-                if counted.unreadable:
-                    test.missing = counted.left_out
 
     def failures(self, rule: HardStop, now_us: int) -> Failures:
         """The candidate's requests in the last window."""
@@ -180,9 +189,11 @@ class StageEvidence:
     def _take_judgment(self, data: JudgmentMade) -> None:
         """Both orders of one item count once: their mean, so that a judge who always says "first" says nothing.
 
-        Those that try the judge itself (attacks, checks) do not count.
+        Those that try the judge itself (attacks, checks) do not count, nor those of others where the stage names its judge.
         """
         if data.mode != "pairwise" or data.purpose != "verdict" or len(data.sides) != 2:
+            return
+        if self._judge is not None and (data.judge_name, data.rubric) != self._judge:
             return
         score = None if data.verdict is None else {"a": 1.0, "b": -1.0}.get(data.verdict, 0.0)
         key = f"{data.item} {data.judge} {data.sample}"
@@ -193,6 +204,23 @@ class StageEvidence:
         sides = {side.side: side.behaviour or "" for side in data.sides}
         both = None if score is None or known[1] is None else (score + known[1]) / 2
         self._compare("judge_win_rate", sides["a"], sides["b"], both)
+
+    def _take_review(self, data: ReviewGiven) -> None:
+        """An item counts once, as soon as experts have decided on it: two who agree, or an adjudication."""
+        sides = {side.side: side.behaviour or "" for side in data.sides}
+        if set(sides.values()) != {self._parties.candidate, self._parties.production}:
+            return
+        reviews = self._reviews.setdefault((data.form, data.item), [])
+        before = item_result(data.item, reviews) if reviews else None
+        reviews.append(data)
+        now = item_result(data.item, reviews)
+        if (before is None or before.open) and now.verdict is not None:
+            score = {"a": 1.0, "b": -1.0}.get(now.verdict, 0.0)
+            self._compare("expert_win_rate", sides["a"], sides["b"], score)
+        waiting = sum(item_result(item, given).open for (_, item), given in self._reviews.items())
+        for test in self.tests:
+            if test.gate.metric == "expert_win_rate":
+                test.awaiting = waiting
 
     def _take_score(self, data: AnswerScored) -> None:
         """Both answers to one item by one scorer: who has the higher score wins, however much higher; scales are a scorer's own."""
@@ -270,7 +298,7 @@ class StageEvidence:
         return None if said is None else str(said["choices"][0]["text"])
 
 
-_OWN_PAIRS = frozenset({"human_win_rate", "judge_win_rate", "reward_win_rate", "fixed_set"})
+_OWN_PAIRS = frozenset({*WINS, *SCORES})
 """Metrics that do not come from a stage's own traffic."""
 MAX_WAITING = 100_000
 """Originals that wait for their copies; most are never copied."""

@@ -61,9 +61,15 @@ class GateTest:
         self.awaiting = 0
         """Answers that experts have not decided on; while there are some, nothing passes."""
         self.left_out = 0
-        """Votes that do not count under the rules in force."""
+        """Votes that were taken back or that the ruleset does not count."""
         self._moments = Moments()
         self._mean = self._new_mean()
+
+    def _new_mean(self) -> BoundedMean | None:
+        if self.gate.metric in (*MEANS, *QUANTILES):
+            return None
+        bounds = (0.0, 1.0) if self.gate.limit is not None else (-1.0, 1.0)
+        return BoundedMean(self._alpha, bounds=bounds, margins=(self._margin,))
 
     def add(self, candidate: float | None = None, other: float | None = None) -> None:
         """Take a value of either, or a pair."""
@@ -72,21 +78,15 @@ class GateTest:
         if other is not None:
             self._other.append(other)
 
-    def restart(self, scores: Sequence[float], *, left_out: int) -> None:
-        """Forget every pair and take these scores of the candidate against 0: votes may cease to count."""
-        if list(scores[: len(self._candidate)]) != self._candidate:
-            self._candidate, self._other, self._read = [], [], 0
-            self._mean = self._new_mean()
-        for score in scores[len(self._candidate) :]:
-            self.add(score, 0.0)
+    def retell(self, scores: Sequence[float], *, left_out: int) -> None:
+        """Take all of a win rate's pairs anew; if they are not those known and more, the test begins again with them."""
         self.left_out = left_out
-
-    def _new_mean(self) -> BoundedMean | None:
-        if self.gate.metric in (*MEANS, *QUANTILES):
-            return None
-        if self.gate.limit is not None:
-            return BoundedMean(self._alpha, margins=(self._margin,))
-        return BoundedMean(self._alpha, bounds=(-1, 1), margins=(self._margin,))
+        if list(scores[: len(self._candidate)]) != self._candidate:
+            self._candidate, self._other = [], []
+            self._read, self._mean = 0, self._new_mean()
+        new = scores[len(self._candidate) :]
+        self._candidate.extend(new)
+        self._other.extend([0.0] * len(new))
 
     def add_missing(self) -> None:
         """Take a sample that could not be read."""
@@ -107,16 +107,14 @@ class GateTest:
         verdict: Verdict = "hold"
         if bound is None:
             why = "no data yet, which is no pass" if not n else "too few samples to say anything"
-            if self.missing:
-                why = f"{self.missing:,} samples could not be read"
             if self.awaiting:
-                why = f"experts have not decided on {self.awaiting:,} answers"
+                why = f"experts have not decided on {self.awaiting:,} {'pairs' if self.gate.metric in WINS else 'answers'}"
         elif bound.beyond:
             verdict, why = "fail", f"it is beyond {self._said_bound()}"
         elif missing > MISSING_LIMIT:
             why = f"{self.missing:,} samples ({missing:.0%}) could not be read"
         elif self.awaiting:
-            why = f"experts have not decided on {self.awaiting:,} answers"
+            why = f"experts have not decided on {self.awaiting:,} {'pairs' if self.gate.metric in WINS else 'answers'}"
         elif not bound.within:
             why = f"it is not shown yet to be within {self._said_bound()}, nor beyond"
         elif n < self.minimum:
@@ -125,7 +123,7 @@ class GateTest:
             verdict, why = "pass", f"it is within {self._said_bound()}"
         sample = f"{n:,} {'pairs' if self.paired and self.gate.limit is None else 'samples'}"
         if self.left_out:
-            sample += f"; {self.left_out:,} votes do not count under the rules in force"
+            sample += f"; {self.left_out:,} more votes do not count"
         if bound is None:
             return Judged(
                 verdict, None, None, None, n, others, f"{self.gate.name}: {verdict}; {why} ({sample})."

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from tiltyard.arena.slices import slice_of
 from tiltyard.events.schema import GenerationFinished
+from tiltyard.rating.language import language_of
 from tiltyard.rating.refusal import refuses
 from tiltyard.release.plan import Prices, Slice
 
@@ -82,6 +83,11 @@ def is_in(part: Slice, sample: Sample) -> bool | None:
         return False
     if part.prompt_tokens_below is not None and event.prompt_tokens >= part.prompt_tokens_below:
         return False
-    if part.writing is None:
+    if not part.needs_words:
         return True
-    return None if sample.prompt is None else slice_of(sample.prompt) == part.writing
+    if sample.prompt is None:
+        return None
+    return part.writing in (None, slice_of(sample.prompt)) and part.language in (
+        None,
+        language_of(sample.prompt),
+    )

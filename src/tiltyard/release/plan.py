@@ -7,6 +7,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
+from tiltyard.judge.rubric import shipped_rubrics
+
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)([smhd])")
 
@@ -58,7 +60,7 @@ QUANTILES = (
     "total_p99",
 )
 MEANS = ("output_tokens", "cost")
-WINS = ("human_win_rate", "judge_win_rate", "reward_win_rate")
+WINS = ("human_win_rate", "judge_win_rate", "reward_win_rate", "expert_win_rate")
 SCORES = ("fixed_set",)
 Metric: TypeAlias = Literal[
     "error_rate",
@@ -75,6 +77,7 @@ Metric: TypeAlias = Literal[
     "human_win_rate",
     "judge_win_rate",
     "reward_win_rate",
+    "expert_win_rate",
     "fixed_set",
 ]
 
@@ -94,6 +97,13 @@ class Slice(Part):
     prompt_tokens_below: int | None = Field(default=None, ge=1)
     writing: str | None = None
     """Writing of the prompt: `latin`, `han`, `kana`, `hangul`, `cyrillic`, `arabic`, `devanagari`, `other`."""
+    language: str | None = Field(default=None, pattern="^[a-z]{2,3}(-[a-z]{4})?$")
+    """Language of the prompt, as the leaderboard tells it: `en`, `de`, `zh`, … ; `und` where nobody can tell."""
+
+    @property
+    def needs_words(self) -> bool:
+        """Whether the words of a prompt say if it is in it."""
+        return self.writing is not None or self.language is not None
 
     def __str__(self) -> str:
         said = self.model_dump(exclude_none=True)
@@ -178,6 +188,19 @@ class ShadowStage(_Stage):
     stage: Literal["shadow"]
     share: Share = 0.1
     """Of the requests."""
+    judge: str | None = Field(default=None, min_length=1)
+    """Who judges the pairs, for `judge_win_rate`: the name of a model that this tiltyard serves."""
+    rubric: str = "pairwise-brief"
+    """Under which of our rubrics for pairs; `tiltyard judge rubrics` lists them."""
+
+    @model_validator(mode="after")
+    def _can_be_judged(self) -> ShadowStage:
+        fit = [one.name for one in shipped_rubrics() if one.mode == "pairwise" and not one.needs_reference]
+        if self.rubric not in fit:
+            raise ValueError(
+                f"rubric {self.rubric[:40]!r} is none of ours for pairs without a reference: {', '.join(fit)}"
+            )
+        return self
 
 
 class Rule(Part):
@@ -267,6 +290,15 @@ class Plan(Part):
         kinds = [stage.stage for stage in self.stages]
         if kinds.count("promote") != 1 or kinds[-1] != "promote":
             raise ValueError("stages must end with the one promote stage")
+        return self
+
+    @model_validator(mode="after")
+    def _judges_are_apart(self) -> Plan:
+        for stage in self.stages:
+            if isinstance(stage, ShadowStage) and stage.judge in (self.alias, self.candidate):
+                raise ValueError(
+                    f"judge is {stage.judge}, which is what is released; name a model that is no side of it"
+                )
         return self
 
     @property

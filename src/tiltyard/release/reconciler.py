@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.errors import Conflict, TiltyardError
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
@@ -24,6 +25,7 @@ from tiltyard.events.schema import (
     TrafficRule,
     TrafficSplit,
 )
+from tiltyard.rating.ruleset import Ruleset
 from tiltyard.release.evidence import Parties, StageEvidence
 from tiltyard.release.gates import Judged
 from tiltyard.release.history import SOURCE, Version
@@ -42,12 +44,39 @@ _logger = logging.getLogger(__name__)
 class Reconciler:
     """Of all releases in one log; `now_us` is microseconds since 1970."""
 
-    def __init__(self, log: EventLog, *, now_us: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        *,
+        recorded: RecordedVotes | None = None,
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        """`recorded` says which votes count, by the ruleset in force; without it the standard one is."""
         self._log = log
+        self._recorded = RecordedVotes(log, Ruleset()) if recorded is None else recorded
         self._now_us = now_us
         self._states: dict[str, ReleaseState] = {}
         self._read = 0
         self._evidence: dict[str, tuple[int, StageEvidence]] = {}
+        self._under_way: tuple[ReleaseState, ...] = ()
+
+    @property
+    def in_battles(self) -> tuple[tuple[Version, Version], ...]:
+        """Candidate and production of each release whose stage waits for people's votes, as of the last look."""
+        return tuple(
+            (
+                Version(of.candidate, of.candidate_behaviour),
+                Version(of.production, of.production_behaviour),
+            )
+            for state in self._under_way
+            for of in (state.started,)
+            if isinstance(state.stage, PreferenceStage)
+        )
+
+    @property
+    def under_way(self) -> tuple[ReleaseState, ...]:
+        """The releases that have not ended, as of the last look."""
+        return self._under_way
 
     async def run(self) -> None:
         """Look for ever; what goes wrong holds a release where it is, and is tried again."""
@@ -90,6 +119,7 @@ class Reconciler:
         for event in self._log.read(after=self._read, types=OF_RELEASES):
             releases_of((event,), self._states)
             self._read = event.sequence
+        self._under_way = tuple(state for state in self._states.values() if state.ended is None)
 
     def _next(self, state: ReleaseState) -> EventData | None:
         """The one next event of a release: a function of its state, its evidence and the time."""
@@ -124,7 +154,9 @@ class Reconciler:
             parties = Parties(state.id, started.candidate_behaviour, started.production_behaviour)
             known = (
                 entered.index,
-                StageEvidence(self._log, state.plan, stage, parties, began=entered.sequence),
+                StageEvidence(
+                    self._log, state.plan, stage, parties, began=entered.sequence, recorded=self._recorded
+                ),
             )
             self._evidence[state.id] = known
         return known[1]
@@ -146,10 +178,11 @@ class Reconciler:
         for test in evidence.tests:
             judged, last = test.judge(), state.judgment(test.gate.name)
             if last is not None and (
-                # What was shown stays shown: a pass is taken back by a failure, or where what it rested on counts no more.
-                (last.verdict == "pass" and judged.verdict == "hold" and judged.samples >= last.samples)
+                # What was shown stays shown: a pass is taken back by a failure only, or with the votes it rests on.
+                (last.verdict == "pass" and judged.verdict == "hold" and test.gate.metric != "human_win_rate")
                 or (
                     last.verdict == judged.verdict
+                    and judged.samples >= last.samples
                     and judged.samples < max(last.samples * GROWN, last.samples + 10)
                 )
             ):
