@@ -105,7 +105,7 @@ def test_looking_after_every_few_votes_stops_few_candidates_that_are_as_good() -
         test = GateTest(gate, 0.05, 100, paired=True)
         verdicts = []
         for end in looks:
-            test.restart(one[:end].tolist(), left_out=0)
+            test.retell(one[:end].tolist(), left_out=0)
             verdicts.append(test.judge().verdict)
         stopped += "fail" in verdicts
     assert stopped <= 3  # 5% of all are at most 15% of this third
