@@ -48,6 +48,7 @@ def test_every_field_of_a_behaviour_changes_its_digest(golden: Behaviour) -> Non
         "default_sampling": DefaultSampling(temperature=0.7),
         "safety_filter": other,
         "engine": golden.engine.model_copy(update={"numerics": 2}),
+        "declared": ("weights",),
     }
     assert changes.keys() | {"schema_version"} == Behaviour.model_fields.keys()
     digests = {golden.model_copy(update={name: value}).digest for name, value in changes.items()}
