@@ -95,14 +95,14 @@ async def test_what_is_kept_of_sessions_is_bounded() -> None:
     sessions = Sessions()
     for number in range(MAX_SESSIONS + 10):
         session = sessions.named("default", f"s{number}")
-        session.begin([{"role": "user", "content": "x"}], "chat")
+        session.begin([{"role": "user", "content": "x"}], "chat", "somebody")
         session.answered({"role": "assistant", "content": "y"})
         sessions.measure("default", session)
     assert sessions.named("default", "s0").turns == 0  # forgotten
     assert sessions.named("default", f"s{MAX_SESSIONS}").turns == 1
     assert sessions.named("another", f"s{MAX_SESSIONS}").turns == 0
     big = sessions.named("default", "big")
-    big.begin([{"role": "user", "content": "x" * MAX_BYTES}], "chat")
+    big.begin([{"role": "user", "content": "x" * MAX_BYTES}], "chat", "somebody")
     with pytest.raises(Conflict):
         sessions.named("default", "big")
     big.answered({"role": "assistant", "content": "y"})

@@ -144,7 +144,7 @@ def test_one_release_at_a_time_and_the_next_one_starts_from_what_was_promoted(sc
 
 
 def test_rollback_is_one_event_and_goes_to_the_last_verified_version(scene: Scene) -> None:
-    """MLflow #2169: an alias has no history to go back to."""
+    """MLflow #2169: an alias has no history to go back to. Flagger #453, Flagger #616: no way back once it was promoted."""
     with pytest.raises(NotFound, match="it was never released"):
         roll_back(scene.log, "chat", by="bob", why="")
     scene.start()

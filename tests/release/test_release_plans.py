@@ -39,6 +39,7 @@ def test_the_shipped_example_is_the_missions() -> None:
     ],
 )
 def test_what_is_wrong_is_said_with_line_and_field(line: int, wrong: str, said: str) -> None:
+    """KServe #4074: a canary that could not be honoured was accepted, and nothing happened."""
     lines = EXAMPLE.read_text(encoding="utf-8").splitlines()
     lines[line - 1] = wrong
     with pytest.raises(ConfigurationError) as error:

@@ -125,10 +125,15 @@ def verify(
         )
     if remade.same_bytes:
         click.echo(f"  made again from the log: the same bytes, {remade.rows:,} rows")
-    else:
+    elif remade.revoked:
         click.echo(
             f"  made again from the log: {remade.same:,} of {remade.rows:,} rows are the same, {remade.revoked:,} were "
             "revoked since and cannot be (`tiltyard data revoked`)"
+        )
+    else:
+        made_by = ", ".join(f"{name} {version}" for name, version in held.manifest.software.items())
+        click.echo(
+            f"  made again from the log: all {remade.rows:,} rows are the same, by their digests; the files were written by {made_by}"
         )
 
 

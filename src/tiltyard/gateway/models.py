@@ -36,6 +36,7 @@ def model_routes(door: Door) -> APIRouter:
                 "identity": identity,
                 "behaviour": known.behaviour if known else None,
                 "deployment": known.deployment if known else None,
+                "quantization": _quantization(known) if known else None,
                 "max_context_tokens": known.max_context_tokens if known else None,
                 "description": known.declaration.description if known else "",
                 "license": known.declaration.license if known else "",
@@ -61,3 +62,11 @@ def model_routes(door: Door) -> APIRouter:
         return dict(entry(model))
 
     return routes
+
+
+def _quantization(status: IdentityStatus) -> str:
+    """As which types the weights are computed: what the declaration asks for, or what the file has."""
+    declared = status.declaration.quantization
+    if declared != "as-stored":
+        return declared
+    return ", ".join(status.behaviour_manifest.weights.stored_as)

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tiltyard.errors import ConfigurationError, ModelRejected, StorageFailed
+from tiltyard.errors import ConfigurationError, DigestMismatch, ModelRejected, StorageFailed
 from tiltyard.identity.canonical import CHUNK_BYTES, Digest, Json, digest_of_json
 from tiltyard.models.directory_files import fingerprint, model_files
 from tiltyard.models.progress import ProgressReport, SilentProgress
@@ -172,11 +172,28 @@ def unchanged_model(directory: Path) -> CachedModel | None:
 
 def digest_of_model(path: Path, report: ProgressReport | None = None) -> Digest:
     """Return a model file's digest, from its sidecar while that fits (beside it, or a `file:` source's), else by hashing."""
+    return _digest_by_sidecar(path) or hash_model(path, report or SilentProgress())
+
+
+def _digest_by_sidecar(path: Path) -> Digest | None:
     path = path.resolve()
     for model in (unchanged_model(path.parent), CacheSlot.of_file(default_cache(), path).unchanged()):
         if model is not None and model.path == path:
             return model.sha256
-    return hash_model(path, report or SilentProgress())
+    return None
+
+
+def rehashed_model(path: Path, report: ProgressReport | None = None) -> Digest:
+    """Hash a model that is about to be served; a sidecar is believed about nothing.
+
+    Raises `DigestMismatch` where size and time are those of the sidecar and the bytes are not: what was registered was changed
+    behind its name.
+    """
+    actual = hash_model(path, report or SilentProgress())
+    known = _digest_by_sidecar(path)
+    if known is not None and known != actual:
+        raise DigestMismatch(f"{path}, changed since it was first read,", expected=known, actual=actual)
+    return actual
 
 
 def hash_model(path: Path, report: ProgressReport) -> Digest:

@@ -135,7 +135,10 @@ def _difference_lines(account: Account) -> Iterator[str]:
         yield "| field | production | candidate | can change a token |"
         yield "|---|---|---|---|"
         for one in account.differences:
-            said = (_text(value_of_field(side)) for side in (one.left, one.right))
+            said = (
+                value_of_field(side) if isinstance(side, (int, float)) else _text(value_of_field(side))
+                for side in (one.left, one.right)
+            )
             yield f"| {one.field} | {' | '.join(said)} | {'yes' if one.can_change_a_token else 'no'} |"
     yield ""
 
@@ -235,12 +238,12 @@ def _when(time_us: int) -> str:
 
 
 def _text(text: str) -> str:
-    """Words of others, where Markdown has no say in them.
+    r"""Words of others, where Markdown has no say in them; an underscore inside a word marks nothing and stays as it is.
 
-    >>> _text("<b> | `x`")
-    '\\\\<b\\\\> \\\\| \\\\`x\\\\`'
+    >>> _text("error_rate [tenant *x*]")
+    'error_rate &#91;tenant \\*x\\*&#93;'
     """
-    return for_markdown(" ".join(text.split()))
+    return re.sub(r"(?<=\w)\\_(?=\w)", "_", for_markdown(text))
 
 
 def _chart(gate: GateAccount, name: str) -> Markup:

@@ -9,12 +9,9 @@ from tiltyard.rating.shares import Share
 from tiltyard.release.account import Account, GateAccount
 from tiltyard.release.gate_chart import NARROW, WIDE, Words, gate_chart
 from tiltyard.release.plan import MEANS, QUANTILES, WINS, PromoteStage
-from tiltyard.release.report import value_of_field
 from tiltyard.release.state import ReleaseState
 from tiltyard.release.tally import Failure, SliceRow
 from tiltyard.web.languages import gettext, moment, number_in_words, percent
-
-__all__ = ["value_of_field"]
 
 
 def stage_name(stage: str) -> str:

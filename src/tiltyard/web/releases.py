@@ -11,13 +11,14 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from tiltyard.errors import InvalidRequest, NotFound, TiltyardError
+from tiltyard.release.report import value_of_field
 from tiltyard.release.signed_report import CARD, HTML, MARKDOWN, SIGNATURE, as_zip
 from tiltyard.release.state import ReleaseState
 from tiltyard.web import release_words
 from tiltyard.web.failures import json_response
 from tiltyard.web.release_api import account_json, state_json
 from tiltyard.web.release_operators import SIGN_IN, SIGN_OUT, Operators, begin, end, operator_of
-from tiltyard.web.release_room import ORDERS, ReleaseRoom
+from tiltyard.web.release_room import ReleaseRoom
 from tiltyard.web.telling import told
 from tiltyard.web.templating import render
 from tiltyard.web.visitor import Body, read_form, read_json
@@ -188,6 +189,7 @@ class ReleasePages:
                     orders=possible_orders(account.state),
                     operator=operator,
                     words=release_words,
+                    value_of_field=value_of_field,
                     problems=() if error is None else told(error).splitlines(),
                     typed={"order": "", "why": "", **typed},
                 )
@@ -270,4 +272,4 @@ def possible_orders(state: ReleaseState) -> list[str]:
     if state.ended is not None or state.entered is None:
         return []
     approvable = [] if state.approved is not None else ["approve"]
-    return [*approvable, "resume" if state.paused else "pause", *ORDERS[3:]]
+    return [*approvable, "resume" if state.paused else "pause", "abort", "rollback"]

@@ -22,7 +22,7 @@ from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import DefaultSampling, Deployment
 from tiltyard.identity.store import IdentityStore
 from tiltyard.kernels import BLOCK_TOKENS, NativeModel, choose_isa
-from tiltyard.models.cache import digest_of_model
+from tiltyard.models.cache import rehashed_model
 from tiltyard.models.prompt import prompt_ids, refuse_too_long
 from tiltyard.models.resolve import ResolvedIdentity, render_prompt, resolve
 from tiltyard.models.stored import open_model, tokenizer_of
@@ -299,11 +299,12 @@ def load_host(
 
     All identities must agree in quantization, KV precision and RoPE scaling, since they share the weights in
     memory.
-    Raises `ConfigurationError` if they do not, `ModelRejected` if the file is not fit.
+    Raises `ConfigurationError` if they do not, `ModelRejected` if the file is not fit, `DigestMismatch`
+    if its bytes were changed behind its size and time.
     """
     first = _one_way_of_holding(identities)
     cache = settings.packed_cache
-    weights_digest = digest_of_model(model_path)
+    weights_digest = rehashed_model(model_path)  # size and time prove nothing: registered means frozen
     with open_model(model_path) as gguf, ThreadPoolExecutor(1) as aside:
         # The vocabulary is Python's work and takes longest; packing needs no Python and goes on meanwhile.
         tokenizing = aside.submit(tokenizer_of, gguf)

@@ -14,6 +14,7 @@ from typing import Final, TypedDict
 
 import yaml
 
+from tiltyard import __version__
 from tiltyard.errors import InvalidRequest
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import IdentityRegistered, ReleasedRow
@@ -98,7 +99,7 @@ def build(means: Means, pinned: Pinned, work: Path, out: Path) -> Built:
             Source(source=note.source, licence=note.licence, imports=note.imports, files=note.files)
             for note in notes
         ),
-        software={} if pyarrow is None else {"pyarrow": pyarrow},
+        software={"tiltyard": __version__} | ({} if pyarrow is None else {"pyarrow": pyarrow}),
         **_chosen_part(plan, chosen, names),
         **counts.part(),
     )
