@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -102,6 +103,33 @@ def worker(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterat
 def client(worker: Worker) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{worker.url}/v1", api_key="none", max_retries=0) as made:
         yield made
+
+
+def behaviour_of(url: str, name: str) -> str:
+    status = WorkerStatus.model_validate_json(httpx2.get(f"{url}/worker", trust_env=False).content)
+    return next(one.behaviour for one in status.identities if one.name == name)
+
+
+def test_one_byte_changed_behind_a_registered_name_is_another_identity(
+    worker: Worker, model_path: Path, tmp_path: Path
+) -> None:
+    """MLflow #3175: bytes behind a registered version can be changed, and are served under its name.
+
+    Here they have another digest, and a gateway sends what was released under that name nothing
+    (`gateway/test_gateway_splits.py:test_what_is_not_what_was_released_gets_nothing_and_production_answers`).
+    """
+    changed = tmp_path / model_path.name
+    shutil.copyfile(model_path, changed)
+    with changed.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)  # the last weight
+        last = file.read(1)
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last[0] ^ 1]))
+    other = start(tmp_path, changed)
+    try:
+        assert behaviour_of(other.url, "plain") != behaviour_of(worker.url, "plain")
+    finally:
+        end(other)
 
 
 def test_loading_is_told_line_by_line(worker: Worker) -> None:
