@@ -7,7 +7,7 @@ from release_stage import ALIASES, CANARY, Scene
 
 from tiltyard.errors import Conflict, InvalidRequest, NotFound
 from tiltyard.events.schema import GateJudged, ReleaseEnded, StageEntered, TrafficSplit, VoteReviewed
-from tiltyard.release.gates import Judged
+from tiltyard.release.gates import GateTest, Judged
 from tiltyard.release.history import order, roll_back, start, versions_of
 from tiltyard.release.plan_file import parse_plan
 from tiltyard.release.state import OF_RELEASES, ReleaseState
@@ -156,8 +156,27 @@ def test_rollback_is_one_event_and_goes_to_the_last_verified_version(scene: Scen
     assert scene.log.last_sequence() == before + 1
     assert weights(scene) == {"production old": 1.0}
     assert [version.identity for version in versions_of(scene.log, "chat")] == ["old"]
+    with pytest.raises(Conflict, match="rolled back to old by bob"):  # the second person in one incident
+        roll_back(scene.log, "chat", by="ann", why="complaints")
     with pytest.raises(NotFound, match="old is the first"):
-        roll_back(scene.log, "chat", by="bob", why="")
+        roll_back(scene.log, "chat", by="bob", why="", again=True)
+
+
+def test_a_release_that_cannot_be_judged_goes_back_and_keeps_no_other_waiting(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One plan whose numbers broke a formula ended the loop for every alias, and with it each automatic way back."""
+
+    def broken(self: GateTest) -> Judged:
+        raise ZeroDivisionError("a number that nobody thought of")
+
+    scene.start()
+    scene.settled()
+    monkeypatch.setattr(GateTest, "judge", broken)
+    assert ended(scene.settled()) == (
+        "rolled_back: its gates could not be computed (ZeroDivisionError: a number that nobody thought of)"
+    )
+    assert weights(scene) == {"production old": 1.0}
 
 
 def test_rollback_in_the_middle_of_a_release_ends_it(scene: Scene) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,49 @@ def test_the_published_schema_is_the_plans_own() -> None:
 @pytest.mark.parametrize("name", ["release.yaml", "release-mission.yaml", "release-safety.yaml"])
 def test_the_examples_are_plans(name: str) -> None:
     assert read_plan(EXAMPLE.parents[1] / "examples" / name).alias == "chat"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("error: 1.0e-300", "error: Input should be greater than or equal to 0.000001"),
+        ("why: !!bool x", "is not YAML that can be read"),
+        ('why: "\\ud800"', "half of a surrogate pair"),
+        ("prices: {prompt: .inf}", "prompt"),
+    ],
+)
+def test_a_plan_that_no_formula_or_event_could_hold_is_refused(change: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        parse_plan(f"alias: chat\ncandidate: new\n{change}\nstages:\n  - stage: promote\n", "plan.yaml")
+
+
+@pytest.mark.parametrize(
+    ("gate", "said"),
+    [
+        ("metric: error_rate, limit: 5", "error_rate is a share: write 5% or 0.05"),
+        ("metric: time_to_first_token_p99, limit: -1", "never below 0"),
+        ("metric: time_to_first_token_p99, limit: .nan", "finite number"),
+        ("metric: error_rate, worse_by: yes", "yes and no are no shares"),
+        ("metric: error_rate, worse_by: 1%, minimum: 10000000000000000000000", "minimum"),
+    ],
+)
+def test_a_gate_that_would_mean_something_else_is_refused(gate: str, said: str) -> None:
+    plan = (
+        "alias: chat\ncandidate: new\nstages:\n  - stage: canary\n    traffic: 5%\n    gates:\n"
+        f"      - {{{gate}}}\n  - stage: promote\n"
+    )
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        parse_plan(plan, "plan.yaml")
+
+
+@pytest.mark.parametrize(
+    ("stage", "gate"),
+    [("evals", "error_rate"), ("evals", "human_win_rate"), ("shadow", "human_win_rate")],
+)
+def test_a_gate_that_can_never_have_data_is_refused_before_anything_starts(stage: str, gate: str) -> None:
+    plan = (
+        f"alias: chat\ncandidate: new\nstages:\n  - stage: {stage}\n    gates:\n"
+        f"      - {{metric: {gate}, worse_by: 5%}}\n  - stage: promote\n"
+    )
+    with pytest.raises(ConfigurationError, match=f"{gate} has no data in stage {stage}"):
+        parse_plan(plan, "plan.yaml")

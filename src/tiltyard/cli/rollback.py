@@ -17,13 +17,21 @@ from tiltyard.release.history import roll_back
 @click.argument("alias")
 @click.option("--why", default="", help="The reason, for the history.")
 @click.option("--to-file", is_flag=True, help="Let ALIAS mean what tiltyard.toml says.")
+@click.option("--again", is_flag=True, help="Go further back than a rollback that stands.")
 @click.option(
     "--log", "log_url", envvar="TILTYARD_LOG", metavar="URL", help="The log, where it is elsewhere."
 )
 @data_option
 @config_option
 def command(
-    *, alias: str, why: str, to_file: bool, log_url: str | None, data: Path | None, config: Path | None
+    *,
+    alias: str,
+    why: str,
+    to_file: bool,
+    again: bool,
+    log_url: str | None,
+    data: Path | None,
+    config: Path | None,
 ) -> None:
     """Give ALIAS back to its last verified version by one event; nothing is restarted.
 
@@ -31,7 +39,7 @@ def command(
     """
     settings = load_settings(config, data_dir=data)
     with EventLog.open(log_url or settings.log_place, keys=settings.keys_place, create=False) as log:
-        split = roll_back(log, alias, by=whoami(), why=why, to_file=to_file)
+        split = roll_back(log, alias, by=whoami(), why=why, to_file=to_file, again=again)
     to = split.arms[0].identity if split.arms else "what tiltyard.toml says"
     click.echo(
         f"{alias} is {to} on every gateway within a second; requests in flight finish where they began"

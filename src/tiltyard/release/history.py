@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tiltyard.errors import Conflict, InvalidRequest, NotFound
+from tiltyard.events.envelope import format_time
 from tiltyard.events.ids import new_id
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import ReleaseEnded, ReleaseOrdered, ReleaseStarted, TrafficArm, TrafficSplit
@@ -137,14 +138,26 @@ def order(
     return data
 
 
-def roll_back(log: EventLog, alias: str, *, by: str, why: str, to_file: bool = False) -> TrafficSplit:
+def roll_back(
+    log: EventLog, alias: str, *, by: str, why: str, to_file: bool = False, again: bool = False
+) -> TrafficSplit:
     """Give an alias back to its last verified version by one event; every gateway obeys within a second. Blocks.
 
     In the middle of a release that is production as it was before; else the version before the one that answers now.
-    Raises `NotFound` where there is none.
+    Raises `NotFound` where there is none, and `Conflict` where it was just rolled back by hand, unless `again`: of two people
+    in one incident the second would go past what the first one brought back.
     """
     versions = versions_of(log, alias)
     running = active_release(log, alias)
+    newest = next(iter(log.read(types=[TrafficSplit], subject=alias, newest_first=True, limit=1)), None)
+    if newest is not None and isinstance(newest.data, TrafficSplit) and not (again or to_file or running):
+        stands = newest.data
+        if stands.release is None and stands.arms:
+            raise Conflict(
+                f"{alias} was rolled back to {stands.arms[0].identity} by {stands.by} at {format_time(newest.time_us)[:19]}Z "
+                f"({stands.why}); --again goes further back",
+                code="already_rolled_back",
+            )
     if to_file:
         arms: tuple[TrafficArm, ...] = ()
     elif running is not None and versions:

@@ -19,6 +19,8 @@ def seconds(value: object) -> object:
     >>> seconds("30m"), seconds(90)
     (1800.0, 90)
     """
+    if isinstance(value, bool):
+        raise ValueError("yes and no are no durations; write 30m")
     if not isinstance(value, str):
         return value
     if (match := _DURATION.fullmatch(value.strip())) is None:
@@ -32,6 +34,8 @@ def share(value: object) -> object:
     >>> share("5%"), share(0.05)
     (0.05, 0.05)
     """
+    if isinstance(value, bool):
+        raise ValueError("yes and no are no shares; write 5% or 0.05")
     if isinstance(value, str) and value.strip().endswith("%"):
         try:
             return round(float(value.strip()[:-1]) / 100, 12)
@@ -49,6 +53,7 @@ _PERCENT: dict[str, JsonValue] = {
 Seconds: TypeAlias = Annotated[
     float, BeforeValidator(seconds), Field(gt=0, le=90 * 86_400, json_schema_extra=_TEXT)
 ]
+MOST_SAMPLES = 1_000_000_000
 Share: TypeAlias = Annotated[float, BeforeValidator(share), Field(ge=0, le=1, json_schema_extra=_PERCENT)]
 
 RATES = ("error_rate", "truncation_rate", "cancelled_rate", "refusal_rate")
@@ -85,7 +90,7 @@ Metric: TypeAlias = Literal[
 class Part(BaseModel):
     """Frozen; a field that is not known is refused by name."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Slice(Part):
@@ -116,10 +121,10 @@ class Gate(Part):
     metric: Metric
     worse_by: Share | None = None
     """Points of a rate or win rate; a share of the other arm's value for times, tokens and cost."""
-    limit: float | None = None
+    limit: Annotated[float, BeforeValidator(share)] | None = None
     """Of the candidate alone, in the metric's own unit (a share, milliseconds, tokens)."""
     slice: Slice = Slice()
-    minimum: int | None = Field(default=None, ge=1)
+    minimum: int | None = Field(default=None, ge=1, le=MOST_SAMPLES, strict=True)
     """Samples before it may pass; the stage's where left out."""
     set: str | None = None
     """For `fixed_set`: name of the set."""
@@ -134,6 +139,10 @@ class Gate(Part):
             raise ValueError(
                 "worse_by is 0: no number of samples shows that a candidate is not worse at all; allow something"
             )
+        if self.limit is not None and self.metric in RATES and not 0 <= self.limit < 1:
+            raise ValueError(f"limit is {self.limit:g}; {self.metric} is a share: write 5% or 0.05")
+        if self.limit is not None and self.limit < 0:
+            raise ValueError(f"limit is {self.limit:g}; {self.metric} is never below 0")
         if self.limit is not None and self.metric in (*WINS, *MEANS):
             raise ValueError(f"{self.metric} compares two identities; write worse_by")
         if self.slice != Slice() and self.metric in (*WINS, *SCORES):
@@ -159,7 +168,7 @@ class Gate(Part):
 
 class _Stage(Part):
     gates: tuple[Gate, ...] = Field(min_length=1)
-    minimum: int = Field(default=100, ge=1)
+    minimum: int = Field(default=100, ge=1, le=MOST_SAMPLES, strict=True)
     """Samples before a gate may pass."""
     maximum: Seconds = 7 * 86_400.0
     """How long it may take."""
@@ -181,6 +190,13 @@ class EvalsStage(_Stage):
 
     stage: Literal["evals"]
 
+    @model_validator(mode="after")
+    def _asks_what_it_can_know(self) -> EvalsStage:
+        for gate in self.gates:
+            if gate.metric not in (*SCORES, *WINS) or gate.metric == "human_win_rate":
+                raise ValueError(f"{gate.metric} has no data in stage evals: nobody is served there")
+        return self
+
 
 class ShadowStage(_Stage):
     """Copies of production's requests, compared in pairs; no user sees an answer."""
@@ -188,6 +204,13 @@ class ShadowStage(_Stage):
     stage: Literal["shadow"]
     share: Share = 0.1
     """Of the requests."""
+
+    @model_validator(mode="after")
+    def _is_seen_by_nobody(self) -> ShadowStage:
+        if any(gate.metric == "human_win_rate" for gate in self.gates):
+            raise ValueError("human_win_rate has no data in stage shadow: nobody sees its answers")
+        return self
+
     judge: str | None = Field(default=None, min_length=1)
     """Who judges the pairs, for `judge_win_rate`: the name of a model that this tiltyard serves."""
     rubric: str = "pairwise-brief"
@@ -259,7 +282,7 @@ class HardStop(Part):
     """When the candidate fails so badly that nothing is waited for, not even a person."""
 
     error_rate: Share = 0.5
-    minimum: int = Field(default=5, ge=1)
+    minimum: int = Field(default=5, ge=1, le=MOST_SAMPLES, strict=True)
     """Failed requests."""
     window: Seconds = 60.0
 
@@ -267,8 +290,8 @@ class HardStop(Part):
 class Prices(Part):
     """For a million tokens; only the ratio of two costs is looked at."""
 
-    prompt: float = Field(default=1.0, ge=0)
-    output: float = Field(default=1.0, ge=0)
+    prompt: float = Field(default=1.0, ge=0, le=1e9)
+    output: float = Field(default=1.0, ge=0, le=1e9)
 
 
 class Plan(Part):
@@ -279,7 +302,7 @@ class Plan(Part):
     candidate: str = Field(min_length=1)
     """The identity of `tiltyard.toml` that shall answer to it."""
     why: str = ""
-    error: float = Field(default=0.05, gt=0, lt=0.5)
+    error: float = Field(default=0.05, ge=1e-6, lt=0.5)
     """The chance that an equal candidate is stopped, all gates together; and the same that a worse one passes a gate."""
     hard_stop: HardStop = HardStop()
     prices: Prices = Prices()

@@ -85,6 +85,9 @@ class Reconciler:
                 await asyncio.to_thread(self.settle)
             except TiltyardError as error:
                 _logger.warning("releases stay where they are: %s", error.message)
+            except Exception:
+                # Without this loop there is no automatic way back for anybody: it says what is wrong and looks again.
+                _logger.exception("releases stay where they are")
             await asyncio.sleep(EVERY_S)
 
     def settle(self) -> int:
@@ -98,12 +101,26 @@ class Reconciler:
         """Append one event, if there is one to append; returns whether. Blocks."""
         self._catch_up()
         for state in self._states.values():
-            if state.ended is None and (event := self._next(state)) is not None:
+            if state.ended is None and (event := self._next_or_none(state)) is not None:
                 subject = state.started.alias if isinstance(event, TrafficSplit) else state.id
                 with contextlib.suppress(Conflict):  # another reconciler was faster: its event is read next
                     self._log.append_blocking(event, subject=subject, source=SOURCE)
                 return True
         return False
+
+    def _next_or_none(self, state: ReleaseState) -> EventData | None:
+        """The one next event of a release, or the way back where its evidence cannot be judged; the others go on either way."""
+        try:
+            return self._next(state)
+        except TiltyardError as error:
+            _logger.warning("release %s stays where it is: %s", state.id, error.message)
+            return None
+        except Exception as error:
+            # No bound that we know of was kept: nobody watches this candidate any more, so it may not go on.
+            _logger.exception("release %s cannot be judged", state.id)
+            if state.last_step in state.steps:
+                return None
+            return _back(state, f"its gates could not be computed ({type(error).__name__}: {error})")
 
     def state(self, release: str) -> ReleaseState:
         """Where a release stands."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -45,8 +46,17 @@ def parse_yaml(
         mark = error.problem_mark
         place = "" if mark is None else f" line {mark.line + 1}"
         raise ConfigurationError(f"{shown}{place}: {error.problem or 'is not YAML'}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"{shown} is not YAML: {error}") from None
+    except (yaml.YAMLError, ValueError, RecursionError, LookupError, AttributeError, TypeError) as error:
+        # PyYAML's constructors of tagged scalars (`!!bool x`) raise what they happen to.
+        raise ConfigurationError(f"{shown} is not YAML that can be read: {error}") from None
+    try:
+        json.dumps(value, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(
+            f"{shown} has half of a surrogate pair, which is no character; leave it out"
+        ) from None
+    except (TypeError, ValueError) as error:  # keys that are lists, a value that holds itself
+        raise ConfigurationError(f"{shown} is not a plan: {error}") from None
     if root is None or not isinstance(value, dict):
         raise ConfigurationError(f"{shown} line 1: {what}")
     _refuse_aliases(text, shown)
