@@ -9,12 +9,13 @@ import pytest
 from pydantic import TypeAdapter
 
 from tiltyard.evals.answer import CalledFunction, ItemAnswer, ScoredChoice, TurnAnswer, answer_of
-from tiltyard.evals.checks import KINDS, Check, Language
+from tiltyard.evals.checks import KINDS, Check, JsonSchema, Language
 from tiltyard.evals.contamination import similarity
 from tiltyard.evals.instructions import RULES, follows, follows_loosely
 from tiltyard.evals.item import Item
 from tiltyard.evals.marking import Graded, Marker, Origin
 from tiltyard.evals.pii import found_in
+from tiltyard.evals.structured_checks import check_json
 from tiltyard.evals.text_checks import check_language
 from tiltyard.evals.verdict import Verdict, combined
 
@@ -232,3 +233,9 @@ def test_every_kind_is_documented() -> None:
     text = (Path(__file__).resolve().parents[2] / "docs" / "evals.md").read_text("utf-8")
     assert [kind for kind in KINDS if f"| `{kind}` |" not in text] == []
     assert similarity("abc", "xyz") == 0.0
+
+
+def test_a_schema_that_is_none_leaves_the_answer_unscored() -> None:
+    check = JsonSchema.model_validate({"kind": "json_schema", "schema": {"type": "nope"}})
+    verdict = check_json(check, "{}")
+    assert (verdict.score, verdict.code) == (None, "bad_schema")

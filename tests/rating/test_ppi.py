@@ -90,7 +90,8 @@ def test_ten_votes_for_one_side_are_not_taken_for_certainty() -> None:
     assert found.together == found.people
     assert round(found.together.lower, 3) == 0.722
     near = powered_mean(PEOPLE[:4] + [1] * 8, JUDGE[:4] + [1] * 8, [1.0] * 90 + [0.0] * 10, share=True)
-    assert near.weight > 0
+    assert near.weight == 0  # twelve votes: what the judge adds is lost in what they leave open
+    assert near.together == near.people
     assert near.together.upper <= 1
 
 
@@ -148,3 +149,24 @@ def test_on_real_people_and_a_real_judge_intervals_hold_and_the_judge_alone_is_w
     assert abs(held - 285) <= 15  # four standard deviations of 300 at 95 %
     assert not any(run.judge.lower <= y.mean() <= run.judge.upper for run in runs)
     assert 1.05 < np.mean([run.worth for run in runs]) < 1.25
+
+
+@pytest.mark.parametrize(
+    ("people", "truth", "right"), [(20, 0.85, 0.95), (50, 0.9, 0.95), (100, 0.9, 0.98), (100, 0.5, 0.9)]
+)
+def test_a_share_is_covered_where_votes_are_few_and_the_judge_is_nearly_always_right(
+    people: int, truth: float, right: float
+) -> None:
+    """Without the two votes that are added to the variance these were covered 76, 88, 89 and 92 times in 100."""
+    rng = np.random.default_rng(7)
+    covered = 0
+    widths = []
+    for _ in range(400):
+        votes = (rng.random(people + 1000) < truth).astype(float)
+        judged = np.where(rng.random(people + 1000) < right, votes, 1 - votes)
+        found = powered_mean(votes[:people], judged[:people], judged[people:], share=True)
+        assert 0 <= found.together.lower <= found.together.estimate <= found.together.upper <= 1
+        covered += found.together.lower <= truth <= found.together.upper
+        widths.append(found.together.half / found.people.half)
+    assert covered >= 0.95 * 400 - 13  # three standard deviations
+    assert np.mean(widths) < 1

@@ -25,7 +25,7 @@ from tiltyard.cli.eval_options import (
 )
 from tiltyard.cli.eval_progress import ProgressLine
 from tiltyard.cli.eval_show import show
-from tiltyard.cli.options import data_option
+from tiltyard.cli.options import FiniteRange, data_option
 from tiltyard.client import ModelClient
 from tiltyard.errors import InvalidRequest
 from tiltyard.evals.contender import resolve
@@ -76,8 +76,12 @@ class Asked:
     help="From which every answer's seed is made.",
 )
 @click.option("--samples", type=click.IntRange(1), default=1, show_default=True, help="Answers to each item.")
-@click.option("--temperature", type=float, help="Sampling temperature. [default: the identity's own]")
-@click.option("--top-p", type=float, help="Keep the likeliest tokens up to this probability.")
+@click.option(
+    "--temperature", type=FiniteRange(0, 2), help="Sampling temperature. [default: the identity's own]"
+)
+@click.option(
+    "--top-p", type=FiniteRange(0, 1, min_open=True), help="Keep the likeliest tokens up to this probability."
+)
 @click.option(
     "--max-tokens",
     type=click.IntRange(1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import math
 import os
 from pathlib import Path
 
@@ -44,3 +45,14 @@ class PlaceGroup(click.Group):
 def who() -> str:
     """Who gives a command: `TILTYARD_BY`, else the login."""
     return os.environ.get("TILTYARD_BY") or getpass.getuser()
+
+
+class FiniteRange(click.FloatRange):
+    """A number within bounds; `nan`, which lies in no range, is none."""
+
+    def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read it, or say what is allowed."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number

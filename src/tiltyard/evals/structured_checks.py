@@ -40,8 +40,13 @@ def check_json(check: JsonSchema, answer: str) -> Verdict:
         return Verdict("json_schema", 0.0, "not_json", str(error)[:200])
     validator = jsonschema.Draft202012Validator(check.accepts, registry=_NOTHING_REMOTE)
     try:
+        jsonschema.Draft202012Validator.check_schema(check.accepts)
         fault = jsonschema.exceptions.best_match(validator.iter_errors(value))
-    except (referencing.exceptions.Unresolvable, RecursionError) as error:
+    except (
+        jsonschema.exceptions.SchemaError,
+        referencing.exceptions.Unresolvable,
+        RecursionError,
+    ) as error:
         return Verdict.unscored("json_schema", "bad_schema", str(error)[:200])
     if fault is not None:
         return Verdict("json_schema", 0.0, "not_valid", f"{fault.json_path}: {fault.message}"[:300])
