@@ -20,6 +20,8 @@ from tiltyard.wire.worker import IdentityStatus, WorkerStatus
 
 ASK_EVERY_S = 1.0
 ASK_TIMEOUT_S = 2.0
+ASK_WHOLE_S = 3.0
+"""From a question to the end of its answer: a server that drips must not keep everybody else from being asked."""
 STUCK_AFTER_MS = 60_000.0
 """A worker that has running answers and has not stepped for so long is taken for hung."""
 
@@ -245,12 +247,13 @@ class Registry:
         if url is None:
             return
         try:
-            status = (
-                await self.ask(url)
-                if engine is None
-                else await engine.ask(self._http, worker.name, url, self._clock())
-            )
-        except (httpx2.HTTPError, ValidationError, NotAnswering) as error:
+            async with asyncio.timeout(ASK_WHOLE_S):
+                status = (
+                    await self.ask(url)
+                    if engine is None
+                    else await engine.ask(self._http, worker.name, url, self._clock())
+                )
+        except (httpx2.HTTPError, ValidationError, NotAnswering, TimeoutError) as error:
             if worker.url == url:
                 worker.lease.missed()
                 worker.note = f"does not answer: {type(error).__name__}"

@@ -41,6 +41,10 @@ def identity_name(model_id: str) -> str:
     return name
 
 
+MOST_MODELS = 64
+"""Of one server, each with a manifest, an event and a place in every list."""
+
+
 def names_of(facts: EngineFacts, names: Mapping[str, str] | None = None) -> dict[str, str]:
     """Identity names and the model that each stands for; raises `ConfigurationError` for one that is not there.
 
@@ -49,6 +53,10 @@ def names_of(facts: EngineFacts, names: Mapping[str, str] | None = None) -> dict
     ids = [model.id for model in facts.models]
     if not ids:
         raise ConfigurationError("the server lists no model in GET /v1/models; load one and try again")
+    if names is None and len(ids) > MOST_MODELS:
+        raise ConfigurationError(
+            f"the server lists {len(ids):,} models; at most {MOST_MODELS} are taken unasked. Name those that are wanted with --as NAME=MODEL"
+        )
     if names is None:
         found: dict[str, str] = {}
         for model_id in ids:
