@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from pathlib import Path
 
 import httpx2
@@ -87,10 +88,9 @@ def released_and_rolled_back(yard: Tiltyard, http: httpx2.Client, bearer: dict[s
     told = {"order": "rollback", "why": "enough", "stage": "0"}
     assert http.post(path, data=told).status_code == 303
     assert any(answered_by(old) for _ in range(20))
-    for _ in range(20):
-        state = http.get(f"/api{path}", headers=operator).json()
-        if state["outcome"] is not None:
-            break
+    deadline = time.monotonic() + 60  # the reconciler looks once a second
+    while (state := http.get(f"/api{path}", headers=operator).json())["outcome"] is None:
+        assert time.monotonic() < deadline
         answered_by(old)
     assert (state["outcome"], state["arms"]["candidate"]["requests"] > 0) == ("rolled_back", True)
     assert "by hand: enough" in state["outcome_why"]

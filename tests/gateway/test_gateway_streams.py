@@ -107,5 +107,6 @@ def test_requests_leave_nothing_in_memory(stage: Stage, http: httpx2.Client) -> 
         # SQLite's connections keep weak references to up to 200 cursors that are gone.
         return sum(type(one) is not weakref.ReferenceType for one in gc.get_objects())
 
-    before = objects_after(100)
-    assert objects_after(200) - before < 200  # not even one object for each request
+    before, middle, after = objects_after(100), objects_after(200), objects_after(200)
+    # Not even one object for each request; what a cache keeps until it is full it keeps once, a leak each time.
+    assert min(middle - before, after - middle) < 200

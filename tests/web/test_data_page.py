@@ -71,6 +71,7 @@ def test_the_card_is_shown_as_people_read_it_and_a_hostile_name_stays_text(
     url, _, release = yard
     axe = axe_script()
     page = open_page()
+    page.emulate_media(reduced_motion="reduce")
     page.goto(f"{url}/data/{release}")
     expect(page.get_by_role("heading", name="How it was collected")).to_be_visible()
     expect(page.get_by_role("table").filter(has_text="question_id")).to_be_visible()
