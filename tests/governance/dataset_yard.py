@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 
 from tiltyard.arena.importing.run import import_votes
@@ -165,10 +166,14 @@ def row(
     }
 
 
+_VERSIONS = count()
+"""One name and version are one set of rows, so a plan that names none gets one of its own."""
+
+
 def plan_of(**fields: object) -> Plan:
     whole = {
         "name": "votes",
-        "version": "1.0.0",
+        "version": f"1.0.{next(_VERSIONS)}",
         "licence": "CC-BY-4.0",
         "layout": "preferences",
         "sources": ["arena"],

@@ -115,9 +115,25 @@ def test_two_runs_give_the_same_bytes_also_after_events_that_came_later(
         assert newer.manifest.rows == first.manifest.rows + 3
 
 
+def test_a_name_and_version_are_one_set_of_rows(tmp_path: Path) -> None:
+    with opened_log(tmp_path / "log") as log:
+        consent(log, voter(1))
+        battle(log, 1, voter(1))
+        released(log, tmp_path / "one", version="1.0.0")
+        consent(log, voter(2))
+        battle(log, 2, voter(2))
+        with pytest.raises(
+            InvalidRequest, match=r"votes-1\.0\.0 was released already, with other rows"
+        ) as refused:
+            released(log, tmp_path / "two", version="1.0.0")
+        assert refused.value.param == "version"
+        assert not (tmp_path / "two").exists()
+        assert len(list(log.read(types=(DatasetReleased,)))) == 1
+
+
 def test_ids_and_order_tell_no_time_and_no_other_release(yard: EventLog, tmp_path: Path) -> None:
     one = released(yard, tmp_path / "one")
-    other = released(yard, tmp_path / "two", version="1.0.1")
+    other = released(yard, tmp_path / "two", version="8.0.0")
     ids = [str(row["question_id"]) for row in rows_in(one.directory)]
     assert ids == sorted(ids)
     assert not set(ids) & {str(row["question_id"]) for row in rows_in(other.directory)}

@@ -84,6 +84,20 @@ def test_one_changed_byte_is_found_and_named(scene: Path, tmp_path: Path, path: 
     assert said in done.output
 
 
+@pytest.mark.parametrize("path", ["data/train-00001-of-00001.jsonl", "more/poison.parquet"])
+def test_a_file_that_the_release_does_not_name_is_found(scene: Path, tmp_path: Path, path: str) -> None:
+    """Loaders take every file of a folder: rows put beside ours would be read as ours."""
+    copy = tmp_path / "out"
+    shutil.copytree(scene / "out", copy)
+    (copy / path).parent.mkdir(exist_ok=True)
+    (copy / ".cache").mkdir()  # what loaders and version control keep is theirs
+    (copy / ".cache" / "lock").touch()
+    assert run(scene, "verify", str(copy), "--files-only").exit_code == 0
+    (copy / path).write_text("{}")
+    done = run(scene, "verify", str(copy), "--files-only")
+    assert (done.exit_code, f"{path} is no file of the release" in done.output) == (1, True), done.output
+
+
 def test_a_release_of_another_log_is_not_taken_for_ours(scene: Path, tmp_path: Path) -> None:
     with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db"):
         pass

@@ -160,6 +160,14 @@ def test_the_command_erases_says_so_and_checks_its_paper(log: EventLog, tmp_path
     assert len(list(log.read(types=[SubjectErased]))) == 1
 
 
+def test_the_command_signs_for_nobody_who_was_never_there(log: EventLog, tmp_path: Path) -> None:
+    """A mistyped name would leave the person's words where they are, and a receipt that they are gone."""
+    say(log, "acme", "bat_1")
+    done = CliRunner().invoke(main, ["data", "erase", "acne", "--yes", "--data", str(tmp_path)])
+    assert (done.exit_code, "nothing was ever kept of 'acne'" in done.output) == (1, True), done.output
+    assert not list(log.read(types=[SubjectErased]))
+
+
 def test_what_no_purpose_keeps_goes_by_age_and_its_keys_when_nothing_is_left(tmp_path: Path) -> None:
     later = 0
     with EventLog.open(

@@ -79,3 +79,9 @@ def test_what_is_not_found_stays_as_it_was(text: str) -> None:
     if not redacted.findings:
         assert redacted.text == text
     assert len(redacted.findings) == sum(redacted.counts.values())
+
+
+def test_a_placeholder_with_more_digits_than_any_number_is_a_text_like_others() -> None:
+    """Python refuses to read an integer of over 4,300 digits: one message was enough to end whatever redacted it."""
+    redact = Redactor()
+    assert redact("[EMAIL_" + "9" * 5000 + "] ann@example.com").text.endswith("] [EMAIL_1]")

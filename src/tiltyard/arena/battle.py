@@ -136,7 +136,7 @@ class Arena:
         message = checked_message(message, self.limits.message_characters)
         await self.consents.ask(voter, consent, language, purposes)
         screen = self._screening.new()
-        screened = screen(message)
+        screened = await asyncio.to_thread(screen, message)  # a long one takes a second
         with self._counted_in(voter):
             drawn = await self._pairing(self._standing(), screened.text, self._rng)
             network = self._networks.key(address)
@@ -351,7 +351,7 @@ class Arena:
         message = checked_message(message, self.limits.message_characters)
         async with battle.gate:
             battle.check_next_turn(self.limits)
-            screened = self._screen_of(battle)(message)
+            screened = await asyncio.to_thread(lambda: self._screen_of(battle)(message))
             await self._turns.begin(battle, screened, number=len(battle.turns), attempt=0)
 
     async def regenerate(self, battle: Battle) -> None:

@@ -11,7 +11,7 @@ import orjson
 from tiltyard.cli.options import config_option, data_option, who
 from tiltyard.cli.settings import load_settings
 from tiltyard.cli.workers import is_served
-from tiltyard.errors import InvalidRequest
+from tiltyard.errors import InvalidRequest, NotFound
 from tiltyard.events.log import EventLog
 from tiltyard.governance.erasure import SERVER_WAIT_S, erase, is_receipt
 from tiltyard.identity.canonical import Json
@@ -51,9 +51,14 @@ def erase_command(
     `revocations/` in the data directory. docs/data.md says what cannot be reached.
     """
     settings = load_settings(config, data_dir=data)
-    if not yes:
-        click.confirm(f"Destroy every word of {subject}? This cannot be undone", abort=True)
     with EventLog.open(settings.log_place, keys=settings.keys_place, create=False) as log:
+        if not log.has_subject(subject):
+            raise NotFound(
+                f"nothing was ever kept of {subject[:80]!r}, so there is nothing to erase and nothing to sign for. A voter is "
+                "voter_…, a tenant's person TENANT:PERSON."
+            )
+        if not yes:
+            click.confirm(f"Destroy every word of {subject}? This cannot be undone", abort=True)
         done = erase(
             log,
             subject,

@@ -36,6 +36,7 @@ from tiltyard.events.permissions import (
     PermissionQueries,
     PurposeRefused,
     expired_before_us,
+    of_subject,
     permission_of,
     person_of,
     scopes_of,
@@ -50,7 +51,7 @@ from tiltyard.events.schema import ContentRead, ContentRef, EventData, Purpose, 
 from tiltyard.events.seals import Sealer
 from tiltyard.events.signing import Signature, Signer
 from tiltyard.events.tables import contents, events, key_uses
-from tiltyard.events.vault import NewContent, Vault, of_subject
+from tiltyard.events.vault import NewContent, Vault
 from tiltyard.events.verification import Head, HeadKeeper, Verification, VerifyReport
 from tiltyard.events.writer import GroupCommitWriter
 

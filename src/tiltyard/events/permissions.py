@@ -16,7 +16,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import ColumnElement, Connection, func, or_, select
 
 from tiltyard.errors import ContentMissing
 from tiltyard.events.dialect import Database
@@ -213,3 +213,12 @@ def expired_before_us(connection: Connection, subject: str) -> int:
 def written_us(content: str) -> int:
     """When a vault row was made, by its UUIDv7, to the millisecond."""
     return (uuid.UUID(content).int >> 80) * 1000
+
+
+def of_subject(column: ColumnElement[str], subject: str) -> ColumnElement[bool]:
+    """The rows of a data subject: under each of its names, and of all people of a tenant or a source."""
+    person = person_of(subject)
+    names = (person, f"{ARENA}:{person}") if is_voter(person) else (person,)
+    return or_(
+        column.in_(names), *(column.startswith(person + joint, autoescape=True) for joint in (":", "/"))
+    )

@@ -14,6 +14,7 @@ from sqlalchemy import Column, Connection, RowMapping, Select, func, literal, se
 from tiltyard.errors import NotFound
 from tiltyard.events.envelope import StoredEvent, parse_data
 from tiltyard.events.imported import ImportQueries
+from tiltyard.events.permissions import of_subject, person_of
 from tiltyard.events.schema import (
     Choice,
     Credential,
@@ -26,6 +27,7 @@ from tiltyard.events.schema import (
 from tiltyard.events.tables import (
     api_keys,
     battles,
+    contents,
     embeddings,
     events,
     generations,
@@ -222,6 +224,14 @@ class Queries(ImportQueries):
     def find(self, event_type: type[EventData], *, subject: str) -> StoredEvent | None:
         """Return the newest event of a type about a subject, or `None`."""
         return next(self.read(types=(event_type,), subject=subject, limit=1, newest_first=True), None)
+
+    def has_subject(self, subject: str) -> bool:
+        """Whether anything was ever kept or written about a data subject: words, or an event."""
+        kept = select(contents.c.id).where(of_subject(contents.c.subject, subject)).limit(1)
+        with self._database.reading() as connection:
+            if connection.execute(kept).first() is not None:
+                return True
+        return next(self.read(subject=person_of(subject), limit=1), None) is not None
 
     def event(self, event_id: str) -> StoredEvent:
         """Return the event with an id; raises `NotFound`."""

@@ -5,7 +5,6 @@ What is signed can be checked by anybody who has the public key, without the log
 
 from __future__ import annotations
 
-import hashlib
 from typing import NamedTuple
 
 from cryptography.exceptions import InvalidSignature
@@ -17,11 +16,6 @@ class Signature(NamedTuple):
 
     public_key: str
     signature: str
-
-
-def fingerprint_of(public_key: str) -> str:
-    """A short name of a public key: 16 hexadecimal digits of its SHA-256."""
-    return hashlib.sha256(bytes.fromhex(public_key)).hexdigest()[:16]
 
 
 class Signer:

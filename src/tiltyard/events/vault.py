@@ -18,14 +18,14 @@ from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from sqlalchemy import ColumnElement, Connection, insert, or_, select, update
+from sqlalchemy import Connection, insert, select, update
 
 from tiltyard.errors import ContentMissing, LogTampered
 from tiltyard.events.dialect import Database
 from tiltyard.events.envelope import check_name, format_time
 from tiltyard.events.ids import new_id
 from tiltyard.events.master_key import MasterKey
-from tiltyard.events.permissions import ARENA, DAY_US, is_voter, person_of, subject_belongs
+from tiltyard.events.permissions import DAY_US, of_subject, subject_belongs
 from tiltyard.events.schema import ContentRef
 from tiltyard.events.tables import subject_keys
 
@@ -190,15 +190,6 @@ class Vault:
             "created_us": key.created_us,
             "destroyed_us": None,
         }
-
-
-def of_subject(column: ColumnElement[str], subject: str) -> ColumnElement[bool]:
-    """The rows of a data subject: under each of its names, and of all people of a tenant or a source."""
-    person = person_of(subject)
-    names = (person, f"{ARENA}:{person}") if is_voter(person) else (person,)
-    return or_(
-        column.in_(names), *(column.startswith(person + joint, autoescape=True) for joint in (":", "/"))
-    )
 
 
 def _destroyed_by_id(connection: Connection, key_ids: Collection[str]) -> dict[str, bool]:

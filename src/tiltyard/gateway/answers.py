@@ -25,7 +25,7 @@ from tiltyard.gateway.caller import current_caller
 from tiltyard.gateway.collect import Endpoint
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.errors import CLIENT_CLOSED, refusal_response
-from tiltyard.gateway.generation import Generation
+from tiltyard.gateway.generation import Generation, as_served
 from tiltyard.gateway.resuming import EventId, asking_of, event_id_of
 from tiltyard.gateway.retelling import KEPT, Given, as_chunks, look_up
 from tiltyard.gateway.taking import Taken
@@ -107,7 +107,7 @@ class Order:
         tier = asked.service_tier if isinstance(asked, ChatCompletionRequest) else None
         self._terms = ServiceTerms.read(request.headers, tier)
 
-    def generation(
+    async def generation(
         self,
         generation_id: str | None = None,
         kept: Mapping[str, Json] | None = None,
@@ -116,11 +116,10 @@ class Order:
         """Begin; raises `NotFound` at once when the model does not exist."""
         return Generation(
             self.door,
-            self.asked,
+            await as_served(self.door, self.asked, {**self.spoken.kept, **(kept or {})}),
             generation_id=generation_id,
             created=created,
             endpoint=self.spoken.endpoint,
-            kept={**self.spoken.kept, **(kept or {})},
             traceparent=self._traceparent,
             blind=self._blind,
             terms=self._terms,
@@ -181,7 +180,7 @@ async def _direct(order: Order, request: Request, headers: Mapping[str, str]) ->
     """Answer the one who asks, and nobody else."""
     if order.has_to_wait:
         await while_connected(order.seated(), request.receive)
-    generation = order.generation()
+    generation = await order.generation()
     try:
         if not order.asked.stream:
             whole = await while_connected(generation.whole(), request.receive)
@@ -259,7 +258,7 @@ async def _carry_out(order: Order, telling: Telling) -> None:
     created = int(time.time())
     kept: dict[str, Json] = {KEPT: {"digest": asking.digest, "created": created}} if asking.key else {}
     await order.seated()
-    generation = order.generation(generation_id, kept, created)
+    generation = await order.generation(generation_id, kept, created)
     try:
         if not order.asked.stream:
             whole = await generation.whole()

@@ -30,7 +30,7 @@ from tiltyard.gateway.collect import ENDPOINT_OF, Collected, Endpoint, Kind, who
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.record import Asked, Ending, event_of, said
 from tiltyard.gateway.relay import Relay
-from tiltyard.gateway.screening import served
+from tiltyard.gateway.screening import Served, served
 from tiltyard.gateway.shadow import SHADOW
 from tiltyard.gateway.shadow import TERMS as SHADOW_TERMS
 from tiltyard.identity.canonical import Json, canonical_json
@@ -65,6 +65,20 @@ def draw_seed() -> int:
     return int.from_bytes(os.urandom(8)) >> 11
 
 
+async def as_served(
+    door: Door, request: ChatCompletionRequest | CompletionRequest, kept: Mapping[str, Json] | None = None
+) -> Served:
+    """The request as the caller's terms want it served; raises as `served` does, and for a model that is not the caller's.
+
+    Finding personal data in a long text takes seconds of this process; others are served meanwhile.
+    """
+    terms = current_caller().terms
+    terms.check_model(request.model)
+    if terms.personal_data == "keep":
+        return Served(request, kept or {}, {})
+    return await asyncio.to_thread(served, request, kept or {}, terms.personal_data, door.screens)
+
+
 class Copy(NamedTuple):
     """Makes a generation the shadow of another one: nobody sees its answer."""
 
@@ -80,12 +94,11 @@ class Generation:
     def __init__(
         self,
         door: Door,
-        request: ChatCompletionRequest | CompletionRequest,
+        asked: Served,
         *,
         generation_id: str | None = None,
         created: int | None = None,
         endpoint: Endpoint | None = None,
-        kept: Mapping[str, Json] | None = None,
         traceparent: str | None = None,
         blind: bool = False,
         terms: ServiceTerms | None = None,
@@ -94,10 +107,8 @@ class Generation:
         self.id = generation_id or new_generation_id()
         self._door = door
         caller = current_caller()
-        if copy is None:
-            caller.terms.check_model(request.model)
-        policy = caller.terms.personal_data
-        self.request, self._kept, self._found = served(request, kept or {}, policy, door.screens)
+        self.request, self._kept, self._found = asked
+        request = self.request
         self.kind: Kind = "chat" if isinstance(request, ChatCompletionRequest) else "completion"
         self.endpoint = endpoint or ENDPOINT_OF[self.kind]
         self._caller = caller
@@ -112,7 +123,7 @@ class Generation:
         self.seed = draw_seed() if own is None else own
         self._relay = Relay(
             door,
-            self.request,  # as served: what was redacted leaves us as little as it is recorded
+            request,
             kind=self.kind,
             identity=self.identity_name,
             behaviour=self._drawn.behaviour,
@@ -352,7 +363,7 @@ class Generation:
         async def ask_again() -> None:
             copy = Generation(
                 door,
-                self.request,
+                Served(self.request, {}, {}),
                 endpoint=self.endpoint,
                 terms=SHADOW_TERMS,
                 copy=Copy(self.id, drawn, self.seed),

@@ -22,6 +22,7 @@ from tiltyard.gateway.door import Door
 from tiltyard.gateway.errors import CLIENT_CLOSED
 from tiltyard.gateway.openapi import request_schema
 from tiltyard.gateway.retelling import given_again
+from tiltyard.gateway.screening import RESPONSE
 from tiltyard.gateway.taking import take
 from tiltyard.gateway.tokens import rendering
 from tiltyard.identity.canonical import Json
@@ -29,9 +30,6 @@ from tiltyard.wire.openai import ChatCompletionRequest, chat_request
 from tiltyard.wire.responses import ResponsesRequest, responses_request
 from tiltyard.wire.responses_answer import ResponsesPhrasing, error_of, generation_id
 from tiltyard.wire.responses_chat import Earlier, echoed, to_chat
-
-KEPT = "response"
-"""The member of a vaulted prompt that says what the response told of its request."""
 
 
 def response_routes(door: Door) -> APIRouter:
@@ -48,7 +46,7 @@ def response_routes(door: Door) -> APIRouter:
         """Answer in the shape of OpenAI's Responses API, whole or as a stream of its events."""
         taken = await take(door, request, responses_request)
         chat, phrasing = await read(taken.asked)
-        kept: Mapping[str, Json] = {KEPT: echo_text(taken.asked)}
+        kept: Mapping[str, Json] = {RESPONSE: echo_text(taken.asked)}
         return await answer(door, chat, request, taken, Spoken("responses", phrasing, kept))
 
     @routes.get("/v1/responses/{response}", summary="Show a stored response", response_class=Response)
@@ -153,4 +151,4 @@ def echo_text(asked: ResponsesRequest) -> str:
 
 def echo_in(words: Mapping[str, Json]) -> Mapping[str, Json]:
     """Read it again."""
-    return cast(Mapping[str, Json], orjson.loads(cast(str, words[KEPT])))
+    return cast(Mapping[str, Json], orjson.loads(cast(str, words[RESPONSE])))

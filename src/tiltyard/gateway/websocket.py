@@ -16,7 +16,7 @@ from tiltyard.errors import Conflict, InvalidRequest, TiltyardError, to_http
 from tiltyard.gateway.caller import current_caller
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.errors import BodyTooLarge
-from tiltyard.gateway.generation import Generation
+from tiltyard.gateway.generation import Generation, as_served
 from tiltyard.gateway.sessions import Session
 from tiltyard.gateway.trace import traceparent_of
 from tiltyard.gateway.waiting import rough_tokens
@@ -105,7 +105,7 @@ class Conversation:
         await waiting.wait(identity, rough_tokens(request))
         generation = Generation(
             self._door,
-            request,
+            await as_served(self._door, request),
             traceparent=traceparent_of(self._socket),
             terms=terms.of_session(str(name or f"socket {id(self)}")),
         )

@@ -23,7 +23,7 @@ class Search(Protocol):
 
 
 PLACEHOLDER: Final = re.compile(
-    r"\[(?:EMAIL|PHONE|CARD|IBAN|NATIONAL_ID|IP_ADDRESS|MAC_ADDRESS|URL_CREDENTIALS|SECRET|PERSON)_\d+\]"
+    r"\[(?:EMAIL|PHONE|CARD|IBAN|NATIONAL_ID|IP_ADDRESS|MAC_ADDRESS|URL_CREDENTIALS|SECRET|PERSON)_[0-9]{1,9}\]"
 )
 """What a redacted text may already hold; it is left as it is."""
 

@@ -23,6 +23,7 @@ from tiltyard.events.imported import ImportedJudgmentRow, ImportRow
 from tiltyard.events.log import EventLog
 from tiltyard.events.reading import Words
 from tiltyard.events.schema import BattleOpened, Choice, ContentRef, Purpose, VoteCast
+from tiltyard.events.spoken import spoken
 from tiltyard.identity.canonical import Json
 from tiltyard.rating.admission import Window
 from tiltyard.rating.counts import PairCounts
@@ -228,28 +229,10 @@ def _own_votes(log: EventLog, words: Words, ruleset: Ruleset, terms: ExportTerms
 
 def _own_words(log: EventLog, words: Words, vote: VoteCast) -> Callable[[], tuple[Messages, Messages]]:
     def read() -> tuple[Messages, Messages]:
-        a, b = (_answered(log, words, ids[-1]) for ids in (vote.generations_a, vote.generations_b))
+        a, b = (spoken(log, words.read, ids[-1]) for ids in (vote.generations_a, vote.generations_b))
         return a, b
 
     return read
-
-
-def _answered(log: EventLog, words: Words, generation: str) -> Messages:
-    """Return what one side was asked last, history and all, and what it said."""
-    done = log.generation(generation)
-    if done.prompt is None or done.response is None:
-        raise ContentMissing(f"the words of {generation} were not kept")
-    asked = orjson.loads(words.read(done.prompt)).get("messages", [])
-    choice = orjson.loads(words.read(done.response))["choices"][0]
-    said = choice.get("text")
-    if said is None:
-        said = choice.get("message", {}).get("content")
-    past = [
-        {"role": str(message.get("role", "")), "content": message["content"]}
-        for message in asked
-        if isinstance(message.get("content"), str)
-    ]
-    return [*past, {"role": "assistant", "content": said if isinstance(said, str) else ""}]
 
 
 def _imported(log: EventLog, words: Words, terms: ExportTerms, source: str) -> list[_Row]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import orjson
 
-from tiltyard.errors import ContentMissing, InvalidRequest, NotFound
+from tiltyard.errors import ContentMissing, InvalidRequest
 from tiltyard.events.imported import ImportedVoteRow, ImportRow
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
@@ -20,6 +20,7 @@ from tiltyard.events.schema import (
     VoteImportWithdrawn,
     VoteWithdrawn,
 )
+from tiltyard.events.spoken import spoken
 from tiltyard.governance.datasets.plan import ARENA, IMPORT, Plan
 from tiltyard.governance.datasets.words import Words
 from tiltyard.rating.rated_models import rated_models
@@ -215,32 +216,8 @@ def _reader(log: EventLog, vote: VoteCast) -> Callable[[Words], Conversations] |
 
     def read(words: Words) -> Conversations:
         return (
-            _answered(log, words, vote.generations_a[-1]),
-            _answered(log, words, vote.generations_b[-1]),
+            spoken(log, words.read, vote.generations_a[-1]),
+            spoken(log, words.read, vote.generations_b[-1]),
         )
 
     return read
-
-
-_SPOKEN: Final = frozenset({"user", "assistant", "system"})
-
-
-def _answered(log: EventLog, words: Words, generation: str) -> Messages:
-    """What one side was asked last, history and all, and what it said."""
-    try:
-        done = log.generation(generation)
-    except NotFound as error:
-        raise ContentMissing(error.message) from None
-    if done.prompt is None or done.response is None:
-        raise ContentMissing(f"the words of {generation} were not kept")
-    asked = orjson.loads(words.read(done.prompt)).get("messages", [])
-    choice = orjson.loads(words.read(done.response))["choices"][0]
-    said = choice.get("text")
-    if said is None:
-        said = choice.get("message", {}).get("content")
-    past = [
-        {"role": str(message["role"]), "content": message["content"]}
-        for message in asked
-        if message.get("role") in _SPOKEN and isinstance(message.get("content"), str)
-    ]
-    return [*past, {"role": "assistant", "content": said if isinstance(said, str) else ""}]

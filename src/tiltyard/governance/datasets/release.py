@@ -66,6 +66,7 @@ def release(means: Means, plan: Plan, directory: Path, *, ruleset: str) -> Relea
                 shutil.rmtree(work)  # the plan has to be another one: nothing of this run can be gone on from
                 raise
             digest, key = _sign(means.log, built, out)
+            _refuse_another(means.log, built.manifest, digest)
             was_there = _tell(means, built, digest, key)
             for path in (*out.iterdir(), out):
                 _sync(path)
@@ -118,6 +119,19 @@ def _sign(log: EventLog, built: Built, out: Path) -> tuple[Digest, str]:
     envelope = signed_statement(subjects, PREDICATE, predicate, sign)
     (out / SIGNATURE).write_bytes(envelope)
     return digest, verify_statement(envelope).public_key
+
+
+def _refuse_another(log: EventLog, manifest: Manifest, digest: Digest) -> None:
+    """One name and version are one set of bytes, in whatever folder."""
+    for event in log.read(types=(DatasetReleased,)):
+        if not isinstance(known := event.data, DatasetReleased) or known.digest == digest:
+            continue
+        if (known.name, known.version) == (manifest.name, manifest.version):
+            raise InvalidRequest(
+                f"{manifest.label} was released already, with other rows ({known.release}, at position {known.position:,}). "
+                "Raise the plan's version, or pin that position to make it again.",
+                param="version",
+            )
 
 
 def _tell(means: Means, built: Built, digest: Digest, key: str) -> bool:

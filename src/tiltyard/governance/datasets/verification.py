@@ -87,7 +87,21 @@ def check_directory(directory: Path) -> Held:
             raise BadRelease(f"{place} is missing.", param=path)
         if (actual := digest_of_file(place)) != note.digest:
             raise BadRelease(f"{place} was changed: it is {actual}, not {note.digest}.", param=path)
+    _check_nothing_else(directory, manifest)
     return Held(directory, manifest, digest, signed.public_key)
+
+
+def _check_nothing_else(directory: Path, manifest: Manifest) -> None:
+    named = {*manifest.files, MANIFEST, SIGNATURE}
+    for found in sorted(directory.rglob("*")):
+        path = found.relative_to(directory)
+        if any(part.startswith(".") for part in path.parts):
+            continue  # what version control and loaders keep for themselves
+        if found.is_file() and path.as_posix() not in named:
+            raise BadRelease(
+                f"{found} is no file of the release: whoever loads the folder may take it for one. Move it away.",
+                param=path.as_posix(),
+            )
 
 
 def make_again(means: Means, held: Held, ruleset: str) -> Remade:

@@ -6,13 +6,11 @@ The planner reads it again (`Recorded.of`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 import orjson
 
-from tiltyard.errors import InvalidRequest, NotFound
 from tiltyard.identity.canonical import Json
 from tiltyard.ops.load.place import Place
 from tiltyard.ops.load.samples import Sample, Summary
@@ -77,25 +75,3 @@ def _run(run: LoadRun) -> dict[str, object]:
     for sample in told["samples"]:
         del sample["pieces"]  # their spread is in the summary; they would be most of the file
     return told
-
-
-def recorded_samples(path: Path) -> list[list[Sample]]:
-    """The samples of each run of a document; raises `NotFound` and `InvalidRequest`."""
-    if not path.is_file():
-        raise NotFound(f"there is no {path}; make one with: tiltyard bench URL --output {path}", param="from")
-    try:
-        told = orjson.loads(path.read_bytes())
-        if told["format"] != FORMAT:
-            raise InvalidRequest(f"{path} has format {told['format']!r}; this reads {FORMAT}", param="from")
-        names = {field.name for field in fields(Sample)}
-        return [
-            [
-                Sample(**{name: value for name, value in row.items() if name in names})
-                for row in run["samples"]
-            ]
-            for run in told["runs"]
-        ]
-    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidRequest(
-            f"{path} is no result of tiltyard bench ({type(error).__name__}: {error})", param="from"
-        ) from error

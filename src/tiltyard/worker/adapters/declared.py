@@ -8,11 +8,11 @@ nobody here has seen.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from tiltyard.errors import ConfigurationError
-from tiltyard.identity.canonical import Digest, digest_of, digest_of_json
+from tiltyard.identity.canonical import digest_of, digest_of_json
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Behaviour, Deployment, Weights
 from tiltyard.identity.manifest import Engine as EngineOfManifest
@@ -152,11 +152,4 @@ def status_of(facts: EngineFacts, worker: str, names: Mapping[str, str], url: st
         last_step_age_ms=None,
         kind=facts.kind,
         version=facts.version,
-    )
-
-
-def differing(known: Collection[IdentityStatus], found: IdentityStatus) -> Digest | None:
-    """The behaviour under which a name is served already, where that is another one."""
-    return next(
-        (one.behaviour for one in known if one.name == found.name and one.behaviour != found.behaviour), None
     )
