@@ -78,7 +78,7 @@ def make_pages(running: Running) -> Starlette:
         publish=publish,
     )
     metrics = ArenaMetrics()
-    appends = AppendTimes(metrics.vote_append_s.observe)
+    appends = AppendTimes(metrics.vote_append_s.observe, metrics.votes_refused.inc)
     health = Health(log, appends=appends, held_back=True)
     metrics.figures = figures_of(health)
     sensors = sensor_routes(

@@ -71,7 +71,7 @@ class CostLine:
     def to_json(self) -> dict[str, Json]:
         """Return it as the API shows it."""
         return {
-            "class": self.service_class,
+            "service_class": self.service_class,
             "identity": self.identity,
             "hardware": self.hardware,
             "priced_by": self.priced_by,
