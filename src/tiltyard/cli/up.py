@@ -42,6 +42,7 @@ from tiltyard.web.data import data_routes
 from tiltyard.web.health import figures_of, health_routes
 from tiltyard.web.leaderboard import leaderboard_routes
 from tiltyard.web.my_data import EraseVoter
+from tiltyard.web.operations_api import operations_routes
 from tiltyard.web.release_feedback import feedback_routes
 from tiltyard.web.release_room import ReleaseRoom
 from tiltyard.web.releases import ReleasePages
@@ -86,7 +87,8 @@ def make_pages(running: Running) -> Starlette:
         measurements=Measurements(log, costs=running.settings.file.costs, held_back=True),
         sources=result_sources(log),
     )
-    operators = KeyOperators(log, keys_required=running.settings.file.server.require_keys)
+    keys_required = running.settings.file.server.require_keys
+    operators = KeyOperators(log, keys_required=keys_required)
     releases = ReleasePages(ReleaseRoom(log, running.settings.file.aliases), operators)
     pairing = running.settings.file.arena.pairing
     reconciler = Reconciler(log, recorded=recorded)
@@ -101,6 +103,9 @@ def make_pages(running: Running) -> Starlette:
                 *sensors,
                 *board,  # after the others below /leaderboard/: any word may be a board's name
                 *health_routes(health),
+                *operations_routes(
+                    running.objectives, KeyOperators(log, keys_required=keys_required, scope="admin")
+                ),
                 *data_routes(log),
                 *review_routes(recorded, reviewers(log)),
                 *feedback_routes(log, operators, redactors(running.settings)),

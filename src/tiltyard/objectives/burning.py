@@ -77,6 +77,8 @@ def burns(window: Callable[[str], Counts], target: float, minimum: float) -> tup
                 factor=rule.factor,
                 long_rate=long_rate,
                 short_rate=short_rate,
+                long_total=long.total,
+                short_total=short.total,
                 fires=fast and long.total >= minimum,
             )
         )

@@ -63,6 +63,9 @@ class Burn:
     long_rate: float | None
     """`None`: nothing was seen in it."""
     short_rate: float | None
+    long_total: float
+    """What was counted in the long window."""
+    short_total: float
     fires: bool
 
     def to_json(self) -> dict[str, Json]:
@@ -74,6 +77,8 @@ class Burn:
             "factor": _rounded(self.factor),
             "long_rate": _rounded(self.long_rate),
             "short_rate": _rounded(self.short_rate),
+            "long_total": _rounded(self.long_total),
+            "short_total": _rounded(self.short_total),
             "fires": self.fires,
         }
 
