@@ -21,7 +21,7 @@ from tiltyard.objectives.look import Objectives
 from tiltyard.objectives.prometheus_rules import prometheus_rules
 from tiltyard.objectives.status import REASONS, Burn, ObjectivesReport, ObjectiveStatus
 
-_PIPE_WIDTH = 160  # characters, where the output is no terminal that has a width
+_PIPE_WIDTH = 240  # characters, where the output is no terminal that has a width
 EXIT: Final = {"no data": 0, "ok": 0, "ticket": 0, "page": 3}
 """Exit status by state: a cron job or a monitor needs no more."""
 

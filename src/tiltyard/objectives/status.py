@@ -22,7 +22,7 @@ Reason: TypeAlias = Literal[
 """Why an objective is in its state; `REASONS` has the words."""
 
 REASONS: Final[dict[Reason, str]] = {
-    "kept": "within its budget",
+    "kept": "kept",
     "nothing_seen": "nothing was seen in its window",
     "nothing_lately": "nothing was seen in the last hour",
     "too_few": "too few were seen to say",
