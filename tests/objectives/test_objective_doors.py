@@ -18,11 +18,13 @@ from starlette.testclient import TestClient
 from tiltyard.cli.main import main
 from tiltyard.cli.operators import KeyOperators
 from tiltyard.cli.settings import parse
+from tiltyard.costs.look import Costs
 from tiltyard.errors import ConfigurationError, StorageFailed, TiltyardError
 from tiltyard.gateway.keyring import KeyRing
 from tiltyard.objectives.declaration import DEFAULTS, in_force
 from tiltyard.objectives.figures import Figures
 from tiltyard.objectives.look import Objectives
+from tiltyard.rating.costs import CostSettings
 from tiltyard.telemetry.objective_metrics import ObjectiveMetrics
 from tiltyard.web.failures import on_tiltyard_error
 from tiltyard.web.operations_api import operations_routes
@@ -116,7 +118,9 @@ def test_the_command_tells_programs_what_the_api_tells(book: Diary, tmp_path: Pa
 
 def served(book: Diary) -> TestClient:
     operators = KeyOperators(book.log, keys_required=False, scope="admin")
-    routes = operations_routes(Objectives(book.log, DEFAULTS), operators, clock_us=lambda: NOW_US)
+    routes = operations_routes(
+        Objectives(book.log, DEFAULTS), Costs(book.log, CostSettings()), operators, clock_us=lambda: NOW_US
+    )
     return TestClient(Starlette(routes=routes, exception_handlers={TiltyardError: on_tiltyard_error}))
 
 

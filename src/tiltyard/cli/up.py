@@ -31,6 +31,7 @@ from tiltyard.cli.rulesets import ruleset_of
 from tiltyard.cli.screening import redactors, screening
 from tiltyard.cli.serving import Running, serve
 from tiltyard.cli.settings import FILE_NAME, Settings, default_data_dir, load_settings
+from tiltyard.costs.look import Costs
 from tiltyard.events.schema import LeaderboardPublished
 from tiltyard.governance.erasure import PERSON, REASON, Erasure, erase
 from tiltyard.release.history import Version
@@ -104,7 +105,9 @@ def make_pages(running: Running) -> Starlette:
                 *board,  # after the others below /leaderboard/: any word may be a board's name
                 *health_routes(health),
                 *operations_routes(
-                    running.objectives, KeyOperators(log, keys_required=keys_required, scope="admin")
+                    running.objectives,
+                    Costs(log, running.settings.file.costs),
+                    KeyOperators(log, keys_required=keys_required, scope="admin"),
                 ),
                 *data_routes(log),
                 *review_routes(recorded, reviewers(log)),

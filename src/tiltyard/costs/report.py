@@ -264,6 +264,8 @@ class CostReport:
     """Newest first; whole releases, whatever their stretch, that ended or run in this one."""
     unpriced: tuple[str, ...]
     """Settings to fill in, such as `costs.hours."Intel Xeon"`; empty where all is priced."""
+    unmatched: tuple[str, ...]
+    """Names under `costs.hours` that are no worker's and no hardware's."""
 
     def to_json(self) -> dict[str, Json]:
         """Return it as the API shows it."""
@@ -277,6 +279,7 @@ class CostReport:
             "votes": self.votes.to_json(),
             "decisions": [one.to_json() for one in self.decisions],
             "unpriced": list(self.unpriced),
+            "unmatched": list(self.unmatched),
         }
 
 

@@ -10,8 +10,8 @@ from tiltyard.objectives.declaration import Kind
 
 HELP: Final[Mapping[Kind, str]] = MappingProxyType(
     {
-        "time_to_first_token": "see what waits: `tiltyard fleet`, queue and prefill in `GET /metrics`; add replicas or shorten prompts.",
-        "time_per_output_token": "see how many answers run at once: `tiltyard fleet`; add replicas or lower workers.max_sequences.",
+        "time_to_first_token": "see what waits: `tiltyard fleet status`, queue and prefill in `GET /metrics`; add replicas or shorten prompts.",
+        "time_per_output_token": "see how many answers run at once: `tiltyard fleet status`; add replicas or lower workers.max_sequences.",
         "error_rate": "`tiltyard events tail --type generation.finished` names errors and workers; see `GET /ready` and the workers' output.",
         "availability": "`tiltyard events tail --type worker.stopped` says why workers ended.",
         "vote_write": "votes were refused for want of the log: see whether the disk of the data directory is full or gone.",
