@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from objective_diary import NOW_US, Diary, diary
 from prometheus_client import CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from log_diary import NOW_US, Diary, diary
 from tiltyard.cli.main import main
 from tiltyard.cli.operators import KeyOperators
 from tiltyard.cli.settings import parse

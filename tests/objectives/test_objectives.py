@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from objective_diary import DAY_US, HOUR_US, MINUTE_US, NOW_US, PLUM, QUINCE, Diary, diary
 from sqlalchemy import delete
 
+from log_diary import DAY_US, HOUR_US, MINUTE_US, NOW_US, PLUM, QUINCE, Diary, diary
 from tiltyard.events.schema import VotesNotWritten, WorkerReady, WorkerStopped
 from tiltyard.events.tables import votes
 from tiltyard.objectives.declaration import DEFAULTS, ObjectiveSettings, ObjectiveSlice, in_force

@@ -17,9 +17,9 @@ from tiltyard.cli.options import config_option, data_option
 from tiltyard.cli.reading import ReadingProgress
 from tiltyard.cli.settings import load_settings
 from tiltyard.costs.look import Costs
-from tiltyard.costs.report import CostReport, Spending
+from tiltyard.costs.report import CostLine, CostReport, Spending
 from tiltyard.costs.stretch import since_us
-from tiltyard.costs.sums import BY, CostSum, sums_by
+from tiltyard.costs.sums import BY, sums_by
 from tiltyard.events.log import EventLog
 
 _PIPE_WIDTH: Final = 240  # characters, where the output is no terminal that has a width
@@ -66,7 +66,7 @@ def command(
     _show(report, sums_by(report.lines, by or BY), by or BY)
 
 
-def _show(report: CostReport, sums: Sequence[CostSum], by: Sequence[str]) -> None:
+def _show(report: CostReport, sums: Sequence[CostLine], by: Sequence[str]) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=_PIPE_WIDTH)
@@ -89,7 +89,7 @@ def _show(report: CostReport, sums: Sequence[CostSum], by: Sequence[str]) -> Non
         )  # fmt: skip
 
 
-def _lines(report: CostReport, sums: Sequence[CostSum], by: Sequence[str]) -> Table:
+def _lines(report: CostReport, sums: Sequence[CostLine], by: Sequence[str]) -> Table:
     table = Table(box=box.SIMPLE)
     for name in by:
         table.add_column(name)
@@ -101,7 +101,7 @@ def _lines(report: CostReport, sums: Sequence[CostSum], by: Sequence[str]) -> Ta
         table.add_column(heading, justify="right")
     for one in sums:
         table.add_row(
-            *(one.key[name] for name in by),
+            *(getattr(one, name) for name in by),
             f"{one.requests:,}" + (f" ({one.untimed:,} untimed)" if one.untimed else ""),
             f"{one.prompt_tokens:,}",
             f"{one.cached_tokens:,}",

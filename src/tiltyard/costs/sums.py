@@ -2,132 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from tiltyard.costs.report import CostLine
-from tiltyard.identity.canonical import Json
+from tiltyard.costs.report import CostLine, PricedBy
 
 BY: Final = ("service_class", "identity", "hardware")
 """What lines are told apart by."""
+ALL: Final = "all"
+"""Stands where lines of several classes, models or hardwares were added up."""
 
 
-@dataclass(frozen=True)
-class CostSum:
-    """Lines that are alike in what was asked by."""
-
-    key: Mapping[str, str]
-    lines: tuple[CostLine, ...]
-
-    @property
-    def requests(self) -> int:
-        """Requests."""
-        return sum(line.requests for line in self.lines)
-
-    @property
-    def untimed(self) -> int:
-        """Of them, those of which the engine told no times."""
-        return sum(line.untimed for line in self.lines)
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Prompt tokens."""
-        return sum(line.prompt_tokens for line in self.lines)
-
-    @property
-    def cached_tokens(self) -> int:
-        """Of them, those that the prefix cache had."""
-        return sum(line.cached_tokens for line in self.lines)
-
-    @property
-    def completion_tokens(self) -> int:
-        """Answered tokens."""
-        return sum(line.completion_tokens for line in self.lines)
-
-    @property
-    def prefill_s(self) -> float:
-        """Engine seconds for prompts."""
-        return sum(line.prefill_s for line in self.lines)
-
-    @property
-    def decode_s(self) -> float:
-        """Engine seconds for answers."""
-        return sum(line.decode_s for line in self.lines)
-
-    @property
-    def prefill_amount(self) -> float | None:
-        """Price of the prompts; `None` where one of the lines has none."""
-        return _whole(line.prefill_amount for line in self.lines)
-
-    @property
-    def decode_amount(self) -> float | None:
-        """Price of the answers."""
-        return _whole(line.decode_amount for line in self.lines)
-
-    @property
-    def saved_s(self) -> float | None:
-        """Seconds that the cache saved, where they are known."""
-        return _known(line.saved_s for line in self.lines)
-
-    @property
-    def saved_amount(self) -> float | None:
-        """Money that the cache saved; `None` where one of the lines has no price."""
-        if self.prefill_amount is None:
-            return None
-        return _known(line.saved_amount for line in self.lines)
-
-    @property
-    def prefill_million(self) -> float | None:
-        """Cost of a million prompt tokens that were computed."""
-        return _per_million(self.prefill_amount, self.prompt_tokens - self.cached_tokens)
-
-    @property
-    def decode_million(self) -> float | None:
-        """Cost of a million answered tokens."""
-        return _per_million(self.decode_amount, self.completion_tokens)
-
-    @property
-    def prefill_s_million(self) -> float | None:
-        """Engine seconds of a million prompt tokens that were computed."""
-        return _per_million(self.prefill_s, self.prompt_tokens - self.cached_tokens)
-
-    @property
-    def decode_s_million(self) -> float | None:
-        """Engine seconds of a million answered tokens."""
-        return _per_million(self.decode_s, self.completion_tokens)
-
-    def to_json(self) -> dict[str, Json]:
-        """Return it as the API shows it."""
-        names = (
-            "requests", "untimed", "prompt_tokens", "cached_tokens", "completion_tokens", "prefill_s", "decode_s",
-            "prefill_amount", "decode_amount", "prefill_million", "decode_million", "prefill_s_million",
-            "decode_s_million", "saved_s", "saved_amount",
-        )  # fmt: skip
-        values: dict[str, Json] = {}
-        for name in names:
-            value: float | None = getattr(self, name)
-            values[name] = round(value, 6) if isinstance(value, float) else value
-        return {**self.key, **values}
-
-
-def sums_by(lines: Iterable[CostLine], by: Sequence[str]) -> list[CostSum]:
-    """Add lines up, in the order of the first of each; `by` are some of `BY`."""
+def sums_by(lines: Iterable[CostLine], by: Sequence[str]) -> list[CostLine]:
+    """Add lines up that are alike in `by` (some of `BY`), in the order of the first of each."""
     groups: dict[tuple[str, ...], list[CostLine]] = {}
     for line in lines:
-        groups.setdefault(tuple(getattr(line, name) for name in by), []).append(line)
-    return [CostSum(dict(zip(by, key, strict=True)), tuple(own)) for key, own in groups.items()]
+        key = tuple(getattr(line, name) if name in by else ALL for name in BY)
+        groups.setdefault(key, []).append(line)
+    return [_sum(key, own) for key, own in groups.items()]
+
+
+def _sum(key: tuple[str, ...], lines: Sequence[CostLine]) -> CostLine:
+    kinds: list[PricedBy] = [line.priced_by for line in lines]
+    priced = "nothing" not in kinds
+    return CostLine(
+        service_class=key[0],
+        identity=key[1],
+        hardware=key[2],
+        priced_by=kinds[0] if priced else "nothing",
+        requests=sum(line.requests for line in lines),
+        prompt_tokens=sum(line.prompt_tokens for line in lines),
+        cached_tokens=sum(line.cached_tokens for line in lines),
+        completion_tokens=sum(line.completion_tokens for line in lines),
+        prefill_s=sum(line.prefill_s for line in lines),
+        decode_s=sum(line.decode_s for line in lines),
+        untimed=sum(line.untimed for line in lines),
+        prefill_amount=_known(line.prefill_amount for line in lines) if priced else None,
+        decode_amount=_known(line.decode_amount for line in lines) if priced else None,
+        saved_s=_known(line.saved_s for line in lines),
+        saved_amount=_known(line.saved_amount for line in lines) if priced else None,
+    )
 
 
 def _known(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
-
-
-def _whole(values: Iterable[float | None]) -> float | None:
-    every = list(values)
-    return None if None in every else _known(every)
-
-
-def _per_million(amount: float | None, tokens: int) -> float | None:
-    return None if amount is None or tokens <= 0 else amount / tokens * 1e6
