@@ -6,9 +6,8 @@ reads the same events comes to the same sums.
 
 from __future__ import annotations
 
+from array import array
 from typing import Final
-
-import numpy as np
 
 from tiltyard.objectives.status import Counts
 
@@ -27,7 +26,8 @@ class Minutes:
     def __init__(self, length: int) -> None:
         """`length` in minutes."""
         self._length = length
-        self._cells = np.zeros((2, length))  # (total and bad, minutes)
+        self._total = array("d", bytes(8 * length))
+        self._bad = array("d", bytes(8 * length))
         self._newest = -1
         """Minute since 1970 of the newest cell."""
 
@@ -36,7 +36,9 @@ class Minutes:
         minute = time_us // MINUTE_US
         self._advance(minute)
         if minute > self._newest - self._length:
-            self._cells[:, minute % self._length] += (count, count if bad else 0)
+            cell = minute % self._length
+            self._total[cell] += count
+            self._bad[cell] += count if bad else 0
 
     def window(self, now_us: int, minutes: int) -> Counts:
         """Sum up the window of so many minutes that ends at a moment; `minutes` is at most the ring's length."""
@@ -45,16 +47,17 @@ class Minutes:
         last = min(last, self._newest)
         if first > last:
             return Counts()
-        begin, end = first % self._length, last % self._length
-        if begin <= end:
-            total, bad = self._cells[:, begin : end + 1].sum(axis=1)
-        else:
-            total, bad = self._cells[:, begin:].sum(axis=1) + self._cells[:, : end + 1].sum(axis=1)
-        return Counts(float(total), float(bad))
+        begin, end = first % self._length, last % self._length + 1
+        stretches = [(begin, end)] if begin < end else [(begin, self._length), (0, end)]
+        return Counts(
+            sum(sum(self._total[one:other]) for one, other in stretches),
+            sum(sum(self._bad[one:other]) for one, other in stretches),
+        )
 
     def _advance(self, minute: int) -> None:
         if minute <= self._newest:
             return
-        gone = min(minute - self._newest, self._length)
-        self._cells[:, [(minute - back) % self._length for back in range(gone)]] = 0
+        for back in range(min(minute - self._newest, self._length)):
+            cell = (minute - back) % self._length
+            self._total[cell] = self._bad[cell] = 0.0
         self._newest = minute
