@@ -16,7 +16,7 @@ from tiltyard.costs.attribution import shared_seconds
 from tiltyard.costs.look import Costs
 from tiltyard.costs.report import CostReport
 from tiltyard.costs.stretch import since_us
-from tiltyard.costs.sums import sums_by
+from tiltyard.costs.sums import by_of, summed, sums_by
 from tiltyard.errors import InvalidRequest
 from tiltyard.events.schema import (
     BattleTurnFinished,
@@ -119,6 +119,38 @@ def test_prefill_and_decode_are_charged_apart_and_a_neighbour_shares(book: Diary
     (both,) = sums_by(report.lines, ())
     assert (both.requests, both.prefill_s + both.decode_s) == (2, pytest.approx(50))
     assert both.amount == pytest.approx(0.5)
+
+
+def test_lines_are_told_apart_by_tenant_and_length_of_the_prompt_and_add_up(book: Diary) -> None:
+    for seconds, tenant, prompt in ((90, "acme", 255), (60, "acme", 256), (30, "zeta", 2048)):
+        worked(book, seconds, seconds - 4, seconds - 10, tenant=tenant, prompt_tokens=prompt)
+    report = look(book)
+    assert {(line.tenant, line.length, line.prompt_tokens) for line in report.lines} == {
+        ("acme", "under 256", 255), ("acme", "256 to 2,047", 256), ("zeta", "2,048 and more", 2048)
+    }  # fmt: skip
+    by_tenant = summed(report, by_of("tenant")).lines
+    assert {(line.tenant, line.length, line.requests) for line in by_tenant} == {
+        ("acme", "all", 2),
+        ("zeta", "all", 1),
+    }
+    assert sorted(line.prefill_s for line in by_tenant) == [pytest.approx(4), pytest.approx(8)]
+    with pytest.raises(InvalidRequest, match="by has 'colour'; it takes some of service_class, identity"):
+        by_of("tenant,colour")
+
+
+def test_who_watches_a_server_learns_of_a_battle_an_hour_after_the_last_full_one(book: Diary) -> None:
+    book.at_us = NOW_US - 60 * SECOND_US
+    book.battle()
+    finish(book, "bat_1", worked(book, 50, 40, 30, tenant="arena"), None)
+    book.vote()
+    worked(book, 20, 15, 10)
+    held = Costs(book.log, SECOND, held_back=True)
+    now = held.look(since_us=NOW_US - DAY_US, until_us=NOW_US)
+    assert [(line.tenant, line.requests) for line in now.lines] == [("default", 1)]
+    assert (now.votes.votes, now.workers[0].busy_s) == (0, pytest.approx(10))
+    later = held.look(since_us=NOW_US - DAY_US, until_us=NOW_US + 2 * HOUR_US)
+    assert {line.tenant for line in later.lines} == {"arena", "default"}
+    assert (later.votes.votes, later.votes.own.amount) == (1, pytest.approx(20))
 
 
 def test_workers_share_nothing_with_each_other(book: Diary) -> None:
@@ -361,8 +393,7 @@ def test_the_command_adds_up_by_what_is_asked(book: Diary, tmp_path: Path) -> No
     worked(book, 20, 10, 0)
     worked(book, 40, 30, 20, service_class="batch")
     shown = json.loads(run(tmp_path, "", "--json", "--since", "2026-11-01", "--by", "identity"))
-    (line,) = shown["sums"]
+    (line,) = shown["lines"]
     assert {key: line[key] for key in ("service_class", "identity", "requests", "prefill_s", "amount")} == {
         "service_class": "all", "identity": "plum", "requests": 2, "prefill_s": 20.0, "amount": None,
     }  # fmt: skip
-    assert len(shown["lines"]) == 2

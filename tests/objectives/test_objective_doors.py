@@ -138,6 +138,24 @@ def test_the_api_is_for_keys_that_may_look_after_the_server(book: Diary) -> None
         assert [one["name"] for one in told.json()["objectives"]] == list(DEFAULTS)
 
 
+def test_the_api_of_costs_adds_up_and_says_what_it_does_not_take(book: Diary) -> None:
+    book.answer(NOW_US, tenant="acme")
+    book.answer(NOW_US, tenant="zeta")
+    with served(book) as asked:
+        (line,) = asked.get("/api/cost").json()["lines"]
+        assert (line["requests"], line["tenant"], line["identity"]) == (2, "all", "plum")
+        lines = asked.get("/api/cost", params={"by": "tenant", "since": "1h"}).json()["lines"]
+        assert [(one["tenant"], one["identity"]) for one in lines] == [("acme", "all"), ("zeta", "all")]
+        for params, said in (
+            ({"by": "colour"}, "by has 'colour'; it takes some of service_class"),
+            ({"since": "32d"}, "since reaches back more than 31 days; for longer ask `tiltyard cost`"),
+            ({"until": "1h"}, "there is no parameter 'until' here; known: since, by"),
+        ):
+            refused = asked.get("/api/cost", params=params)
+            assert refused.status_code == 400
+            assert said in refused.json()["error"]["message"]
+
+
 def scrape(figures: Figures) -> dict[str, float]:
     registry = CollectorRegistry()
     registry.register(ObjectiveMetrics(figures))

@@ -17,9 +17,9 @@ from tiltyard.cli.options import config_option, data_option
 from tiltyard.cli.reading import ReadingProgress
 from tiltyard.cli.settings import load_settings
 from tiltyard.costs.look import Costs
-from tiltyard.costs.report import CostLine, CostReport, Spending
+from tiltyard.costs.report import CostReport, Spending
 from tiltyard.costs.stretch import since_us
-from tiltyard.costs.sums import BY, sums_by
+from tiltyard.costs.sums import BY, SHOWN, summed
 from tiltyard.events.log import EventLog
 
 _PIPE_WIDTH: Final = 240  # characters, where the output is no terminal that has a width
@@ -38,7 +38,7 @@ _PIPE_WIDTH: Final = 240  # characters, where the output is no terminal that has
     "--by",
     multiple=True,
     type=click.Choice(BY),
-    help="Add lines up that differ in nothing named here; may be given more than once.  [all three]",
+    help="Add lines up that differ in nothing named here; may be given more than once.  [service_class, identity, hardware]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what GET /api/cost answers.")
 def command(
@@ -58,22 +58,21 @@ def command(
         report = Costs(log, settings.file.costs).look(
             since_us=began_us, until_us=now_us, report=progress.show
         )
+    report = summed(report, by or SHOWN)
     if as_json:
-        sums = [one.to_json() for one in sums_by(report.lines, by)]
-        document = report.to_json() | ({"by": list(by), "sums": sums} if by else {})
-        click.echo(json.dumps(document, ensure_ascii=False, indent=2))
+        click.echo(json.dumps(report.to_json(), ensure_ascii=False, indent=2))
         return
-    _show(report, sums_by(report.lines, by or BY), by or BY)
+    _show(report, by or SHOWN)
 
 
-def _show(report: CostReport, sums: Sequence[CostLine], by: Sequence[str]) -> None:
+def _show(report: CostReport, by: Sequence[str]) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=_PIPE_WIDTH)
-    if not sums:
+    if not report.lines:
         console.print("nothing was generated in this time")
     else:
-        console.print(_lines(report, sums, by))
+        console.print(_lines(report, by))
     if report.workers:
         console.print(_workers(report))
     for line in _causes(report):
@@ -89,7 +88,7 @@ def _show(report: CostReport, sums: Sequence[CostLine], by: Sequence[str]) -> No
         )  # fmt: skip
 
 
-def _lines(report: CostReport, sums: Sequence[CostLine], by: Sequence[str]) -> Table:
+def _lines(report: CostReport, by: Sequence[str]) -> Table:
     table = Table(box=box.SIMPLE)
     for name in by:
         table.add_column(name)
@@ -99,7 +98,7 @@ def _lines(report: CostReport, sums: Sequence[CostLine], by: Sequence[str]) -> T
         "prefill/M", "decode/M", "cache saved",
     ):  # fmt: skip
         table.add_column(heading, justify="right")
-    for one in sums:
+    for one in report.lines:
         table.add_row(
             *(getattr(one, name) for name in by),
             f"{one.requests:,}" + (f" ({one.untimed:,} untimed)" if one.untimed else ""),

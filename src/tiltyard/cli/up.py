@@ -106,7 +106,7 @@ def make_pages(running: Running) -> Starlette:
                 *health_routes(health),
                 *operations_routes(
                     running.objectives,
-                    Costs(log, running.settings.file.costs),
+                    Costs(log, running.settings.file.costs, held_back=True),
                     KeyOperators(log, keys_required=keys_required, scope="admin"),
                 ),
                 *data_routes(log),
