@@ -380,7 +380,8 @@ def test_the_command_shows_money_where_there_are_prices_and_seconds_where_not(
     book.battle()
     book.vote()
     shown = run(tmp_path, '[costs.hours]\n"Intel Xeon" = 36\n', "--since", "2026-11-01")
-    assert "prefill USD" in shown
+    assert "class interactive, model plum, hardware Intel Xeon" in shown
+    assert "money in USD" in shown
     assert " 0.1 " in shown  # ten seconds of each kind
     assert " 100 " in shown  # a million prompt tokens
     assert "a vote: 0 USD" in shown

@@ -93,14 +93,15 @@ def test_the_command_shows_a_table_and_exits_with_3_when_something_pages(book: D
     code, shown = run(tmp_path)
     assert code == 0
     assert "nothing was seen in its window" in shown
-    assert "error rate: 99% good in 30 days" in shown
+    assert "no data  errors (error rate): nothing was seen in its window" in shown
+    assert "99%/30d" in shown
     book.at_us = time.time_ns() // 1000
     book.battle()
     book.reveal()
     code, shown = run(tmp_path)
     assert code == 3
     assert "this must never happen and did: 1" in shown
-    assert "reveal-before-vote: stop the arena: `tiltyard events tail --type sides.revealed`" in shown
+    assert "    stop the arena: `tiltyard events tail --type sides.revealed`" in shown
 
 
 def test_the_command_tells_programs_what_the_api_tells(book: Diary, tmp_path: Path) -> None:

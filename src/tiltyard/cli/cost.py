@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,7 @@ from tiltyard.costs.stretch import since_us
 from tiltyard.costs.sums import BY, SHOWN, summed
 from tiltyard.events.log import EventLog
 
+_HEADINGS: Final = {"service_class": "class", "identity": "model"}
 _PIPE_WIDTH: Final = 240  # characters, where the output is no terminal that has a width
 
 
@@ -72,7 +73,15 @@ def _show(report: CostReport, by: Sequence[str]) -> None:
     if not report.lines:
         console.print("nothing was generated in this time")
     else:
-        console.print(_lines(report, by))
+        same = [name for name in by if len({getattr(one, name) for one in report.lines}) == 1]
+        if same:  # said once, in place of a column
+            words = (f"{_HEADINGS.get(name, name)} {getattr(report.lines[0], name)}" for name in same)
+            console.print(", ".join(words), soft_wrap=True, markup=False, highlight=False)
+        console.print(_lines(report, by, same))
+        console.print(
+            f"/M: a million tokens; money in {report.currency}; seconds (s) of engines where there is no price",
+            highlight=False,
+        )
     if report.workers:
         console.print(_workers(report))
     for line in _causes(report):
@@ -88,32 +97,35 @@ def _show(report: CostReport, by: Sequence[str]) -> None:
         )  # fmt: skip
 
 
-def _lines(report: CostReport, by: Sequence[str]) -> Table:
+def _lines(report: CostReport, by: Sequence[str], same: Collection[str]) -> Table:
     table = Table(box=box.SIMPLE)
     for name in by:
-        table.add_column(name)
-    money = report.currency
+        if name not in same:
+            table.add_column(_HEADINGS.get(name, name), overflow="fold")
     for heading in (
-        "requests", "prompt", "cached", "answered", "prefill s", "decode s", f"prefill {money}", f"decode {money}",
-        "prefill/M", "decode/M", "cache saved",
-    ):  # fmt: skip
+        "requests",
+        "prompt",
+        "cached",
+        "answered",
+        "prefill",
+        "/M",
+        "decode",
+        "/M",
+        "saved",
+    ):
         table.add_column(heading, justify="right")
     for one in report.lines:
         table.add_row(
-            *(getattr(one, name) for name in by),
+            *(getattr(one, name) for name in by if name not in same),
             f"{one.requests:,}" + (f" ({one.untimed:,} untimed)" if one.untimed else ""),
             f"{one.prompt_tokens:,}",
             f"{one.cached_tokens:,}",
             f"{one.completion_tokens:,}",
-            f"{one.prefill_s:,.1f}",
-            f"{one.decode_s:,.1f}",
-            _amount(one.prefill_amount),
-            _amount(one.decode_amount),
-            _amount(one.prefill_million)
-            if one.prefill_million is not None
-            else _seconds(one.prefill_s_million),
-            _amount(one.decode_million) if one.decode_million is not None else _seconds(one.decode_s_million),
-            _amount(one.saved_amount) if one.saved_amount is not None else _seconds(one.saved_s),
+            _either(one.prefill_amount, one.prefill_s),
+            _either(one.prefill_million, one.prefill_s_million),
+            _either(one.decode_amount, one.decode_s),
+            _either(one.decode_million, one.decode_s_million),
+            _either(one.saved_amount, one.saved_s),
         )
     return table
 
@@ -173,5 +185,8 @@ def _amount(value: float | None) -> str:
     return "–" if value is None else f"{value:,.4g}"
 
 
-def _seconds(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.4g} s"
+def _either(amount: float | None, seconds: float | None) -> str:
+    """Money where there is a price, else seconds of the engine."""
+    if amount is not None:
+        return _amount(amount)
+    return "–" if seconds is None else f"{seconds:,.4g} s"
