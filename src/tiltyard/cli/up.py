@@ -93,7 +93,7 @@ def make_pages(running: Running) -> Starlette:
     )
     keys_required = running.settings.file.server.require_keys
     operators = KeyOperators(log, keys_required=keys_required)
-    costs = Costs(log, running.settings.file.costs)
+    costs = Costs(log, running.settings.file.costs, held_back=True)
     admins = KeyOperators(log, keys_required=keys_required, scope="admin")
     operations = OperationsPages(
         OperationsSources(

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tiltyard.costs.look import Costs
+from tiltyard.costs.sums import SHOWN, summed
 from tiltyard.errors import InvalidRequest, TiltyardError
 from tiltyard.objectives.look import DAY_US, Objectives
 from tiltyard.operations.calls import Calls
@@ -118,7 +119,7 @@ class OperationsPages:
                 figures=figures,
                 workers=self._workers(),
                 objectives=self._sources.objectives.look(now_us),
-                costs=self._sources.costs.look(since_us=since_us, until_us=window.until_us),
+                costs=summed(self._sources.costs.look(since_us=since_us, until_us=window.until_us), SHOWN),
                 words=operations_words,
                 operator=operator,
                 now_us=now_us,
