@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import click
@@ -24,6 +25,7 @@ from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Entrant
 from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.arena.sessions import SessionLimits
+from tiltyard.cli.judge_options import items_of
 from tiltyard.cli.operators import KeyOperators
 from tiltyard.cli.options import config_option, data_option, host_option, port_option
 from tiltyard.cli.reviewers import reviewers
@@ -42,6 +44,7 @@ from tiltyard.release.shadow_judging import ShadowJudging
 from tiltyard.telemetry.arena_metrics import ArenaMetrics
 from tiltyard.web.app import create_web
 from tiltyard.web.data import data_routes
+from tiltyard.web.experts import expert_routes
 from tiltyard.web.health import figures_of, health_routes
 from tiltyard.web.leaderboard import leaderboard_routes
 from tiltyard.web.my_data import EraseVoter
@@ -122,6 +125,7 @@ def make_pages(running: Running) -> Starlette:
                 *operations_routes(running.objectives, costs, admins),
                 *operations.routes(),
                 *data_routes(log),
+                *expert_routes(log, partial(items_of, quiet=True)),
                 *review_routes(recorded, reviewers(log)),
                 *feedback_routes(log, operators, redactors(running.settings)),
                 *releases.routes(),  # after the one above: any word may be a release's id
