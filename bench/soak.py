@@ -35,22 +35,23 @@ import httpx2
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from scripted_voters import Voter, tally  # noqa: E402
-from soak_measures import Slope, Watch, slope_of  # noqa: E402
-from soak_plot import plot  # noqa: E402
-from voters import SETTINGS, tiny_model  # noqa: E402
-
-from tiltyard.events.log import EventLog  # noqa: E402
-from tiltyard.events.schema import GenerationFinished  # noqa: E402
-from tiltyard.ops.load.asking import Asking, Target  # noqa: E402
-from tiltyard.ops.load.driving import Driver  # noqa: E402
-from tiltyard.ops.load.samples import INTERRUPTED, Sample  # noqa: E402
-from tiltyard.ops.load.traffic import Shape, even, poisson  # noqa: E402
+from scripted_voters import Voter, tally
+from soak_measures import Slope, Watch, slope_of
+from soak_plot import plot
+from tiltyard.events.log import EventLog
+from tiltyard.events.schema import GenerationFinished
+from tiltyard.ops.load.asking import Asking, Target
+from tiltyard.ops.load.driving import Driver
+from tiltyard.ops.load.samples import INTERRUPTED, Sample
+from tiltyard.ops.load.traffic import Shape, even, poisson
+from voters import SETTINGS, tiny_model
 
 LOOK_EVERY_S = 1.0
 PATIENCE_S = 90.0
 QUIET_FROM = 0.5
 """Share of the time after which nothing is broken any more."""
+KV_MB = 32
+"""Little, so that the cache of past tokens is full, and turns over, before anything is judged: its pages are taken as they are filled."""
 MODEL = "plum"
 SHAPE = Shape(prompt_tokens=48, answer_tokens=16, shared_tokens=16, turns=3, think_s=1.0)
 
@@ -151,9 +152,7 @@ async def soak(server: Server, asked: argparse.Namespace) -> tuple[Soaked, Watch
     seen, watch, stop = Soaked(asked.minutes, QUIET_FROM * total_s), Watch(), asyncio.Event()
     asking = Asking(Target(f"{server.url}/v1", MODEL, timeout_s=PATIENCE_S))
     driver = Driver(asking, time.monotonic)
-    conversations = poisson(
-        even(SHAPE, int(asked.rate * total_s * 1.3) * SHAPE.turns, 0), asked.rate, seed=0
-    )
+    conversations = poisson(even(SHAPE, int(asked.rate * total_s * 1.3) * SHAPE.turns, 0), asked.rate, seed=0)
     began = time.monotonic()
 
     async def looking() -> None:
@@ -213,7 +212,9 @@ def check(seen: Soaked, data: Path) -> list[str]:
     votes = tally([voter for voter in seen.voters if voter.outcome.battle], data)
     with EventLog.open(data / "log.db", keys=data / "keys.db", create=False) as log:
         ends = [e.data for e in log.read(types=[GenerationFinished])]
-        recorded = Counter(end.generation for end in ends if isinstance(end, GenerationFinished) and end.error is None)
+        recorded = Counter(
+            end.generation for end in ends if isinstance(end, GenerationFinished) and end.error is None
+        )
         report = log.verify(check_contents=True)
     lost = [name for name in answered if recorded[name] != 1]
     if lost:
@@ -261,7 +262,9 @@ def first_tokens(seen: Soaked) -> Slope | None:
         [
             (sample.intended_s, first * 1000)
             for sample in seen.samples
-            if sample.ok and sample.intended_s >= seen.quiet_s and (first := sample.time_to_first_s) is not None
+            if sample.ok
+            and sample.intended_s >= seen.quiet_s
+            and (first := sample.time_to_first_s) is not None
         ]
     )
 
@@ -297,7 +300,8 @@ def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         model = asked.model or tiny_model(directory / "tiny")
-        settings = SETTINGS.format(model=model) + "replicas = 2\nthreads = 1\n"
+        settings = SETTINGS.format(model=model).replace("kv_memory_mb = 224", f"kv_memory_mb = {KV_MB}")
+        settings += "replicas = 2\nthreads = 1\n"
         (directory / "tiltyard.toml").write_text(settings, encoding="utf-8")
         server = Server(directory, port)
         try:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import vl_convert
+
 from soak_measures import Watch, window_means
 
 

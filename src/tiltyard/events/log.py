@@ -110,11 +110,13 @@ class EventLog(Queries, PermissionQueries):
         keys: Path | KeysPlace,
         create: bool = True,
         clock_ns: Callable[[], int] = time.time_ns,
+        report: Callable[[int, int], None] | None = None,
     ) -> EventLog:
         """Open the log at a path (SQLite) or a `postgresql://` URL, with its keys' database.
 
         The master key is `master.key` beside `keys` unless a `KeysPlace` names another file. Log and keys are made
-        when missing; with `create=False` that is a `ConfigurationError`. Raises `StorageFailed` when the disk refuses.
+        when missing; with `create=False` that is a `ConfigurationError`, as is a log of another version. `report` hears of
+        `(events read, events in the log)` where projections have to be made anew. Raises `StorageFailed` when the disk refuses.
         """
         place = KeysPlace(keys, keys.with_name("master.key")) if isinstance(keys, Path) else keys
         if place.database == url:
@@ -138,7 +140,7 @@ class EventLog(Queries, PermissionQueries):
                 _logger.warning(
                     "recreating the projections of %s, a log of an earlier version", database.name
                 )
-                log.rebuild()
+                log.rebuild(report)
             if_refused.pop_all()
         return log
 

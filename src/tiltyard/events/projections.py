@@ -12,7 +12,19 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import cast
 
-from sqlalchemy import Connection, Delete, Insert, Update, bindparam, case, delete, insert, inspect, or_, update
+from sqlalchemy import (
+    Connection,
+    Delete,
+    Insert,
+    Update,
+    bindparam,
+    case,
+    delete,
+    insert,
+    inspect,
+    or_,
+    update,
+)
 
 from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.schema import (
