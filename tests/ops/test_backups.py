@@ -248,7 +248,7 @@ def test_a_backup_of_another_history_is_refused(home: Home) -> None:
     home.restore(early.path, replace=True)
     with home.open() as log:
         log.append_blocking(vote("bat_other"), subject="bat_other", source=SOURCE)
-    with pytest.raises(LogTampered, match="does not hold seal 2.*another history"):
+    with pytest.raises(LogTampered, match=r"does not hold seal 2.*another history"):
         home.restore(late.path, replace=True)
 
 

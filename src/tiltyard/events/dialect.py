@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, cast
+from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, MetaData, Table, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
@@ -108,10 +109,12 @@ class SqliteDatabase(Database):
 
     _writing_options = MappingProxyType({_WRITES: True})
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         engine = create_engine(
-            f"sqlite+pysqlite:///{path}",
+            f"sqlite+pysqlite:///file:{quote(str(path.absolute()))}?mode=ro&uri=true"
+            if read_only
+            else f"sqlite+pysqlite:///{path}",
             connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
         )
         event.listen(engine, "connect", _configure_sqlite)
@@ -259,22 +262,22 @@ class PostgresDatabase(Database):
         return "Nothing was acknowledged as stored."
 
 
-def open_database(url: str | Path) -> Database:
-    """Choose the database by URL; a path (or `sqlite:///path`) is a SQLite file.
+def open_database(url: str | Path, *, read_only: bool = False) -> Database:
+    """Choose the database by URL; a path (or `sqlite:///path`) is a SQLite file, of which `read_only` changes nothing.
 
     Raises `ConfigurationError` for a URL of another kind.
     """
     if isinstance(url, Path):
-        return SqliteDatabase(url)
+        return SqliteDatabase(url, read_only=read_only)
     if "://" not in url:
-        return SqliteDatabase(Path(url))
+        return SqliteDatabase(Path(url), read_only=read_only)
     try:
         parsed = make_url(url)
     except ArgumentError as error:
         raise ConfigurationError(f"the log's address {url!r} is not a URL: {error}") from error
     kind = parsed.drivername.partition("+")[0]
     if kind == "sqlite" and parsed.database and parsed.database != ":memory:":
-        return SqliteDatabase(Path(parsed.database))
+        return SqliteDatabase(Path(parsed.database), read_only=read_only)
     if kind in {"postgresql", "postgres"}:
         return PostgresDatabase(url)
     raise ConfigurationError(
