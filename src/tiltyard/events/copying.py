@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, MetaData, Table, func, insert, select
 
 from tiltyard.errors import ConfigurationError, StorageFailed
-from tiltyard.events.dialect import Database, SqliteDatabase
+from tiltyard.events.dialect import Database, SqliteDatabase, reading_uri
 from tiltyard.events.migrations import PROJECTIONS_FACT
 from tiltyard.events.tables import (
     contents,
@@ -98,10 +98,11 @@ def _copy_pages(source: Path, target: Path, report: Report) -> None:
         raise ConfigurationError(f"there is no {source}")
     try:
         with (
-            closing(sqlite3.connect(source.absolute().as_uri() + "?mode=ro", uri=True, timeout=30)) as read,
+            closing(sqlite3.connect(reading_uri(source), uri=True, timeout=30)) as read,
             closing(sqlite3.connect(target)) as write,
         ):
             # Held, the snapshot stays what it is; else SQLite begins anew whenever somebody commits in between.
+            read.execute("PRAGMA query_only=ON")
             read.execute("BEGIN")
             read.execute("SELECT count(*) FROM sqlite_master").fetchone()
             read.backup(

@@ -112,12 +112,10 @@ class SqliteDatabase(Database):
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         engine = create_engine(
-            f"sqlite+pysqlite:///file:{quote(str(path.absolute()))}?mode=ro&uri=true"
-            if read_only
-            else f"sqlite+pysqlite:///{path}",
+            f"sqlite+pysqlite:///{reading_uri(path)}&uri=true" if read_only else f"sqlite+pysqlite:///{path}",
             connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
         )
-        event.listen(engine, "connect", _configure_sqlite)
+        event.listen(engine, "connect", _configure_sqlite_reader if read_only else _configure_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         super().__init__(str(path), engine)
 
@@ -283,6 +281,21 @@ def open_database(url: str | Path, *, read_only: bool = False) -> Database:
     raise ConfigurationError(
         f"the log's address begins with {parsed.drivername!r}; write a path, sqlite:///path or postgresql://…"
     )
+
+
+def reading_uri(path: Path) -> str:
+    """Address of a SQLite file for somebody who only reads, which leaves the directory as it is.
+
+    Without a write-ahead log beside it a reader would make one, and only one that may write takes it away again.
+    """
+    alone = not path.with_name(path.name + "-wal").exists() and os.access(path.parent, os.W_OK)
+    mode = "rw" if alone and os.access(path, os.W_OK) else "ro"
+    return f"file:{quote(str(path.absolute()))}?mode={mode}"
+
+
+def _configure_sqlite_reader(connection: sqlite3.Connection, _record: object) -> None:
+    connection.isolation_level = None
+    connection.execute("PRAGMA query_only=ON")
 
 
 def _configure_sqlite(connection: sqlite3.Connection, _record: object) -> None:

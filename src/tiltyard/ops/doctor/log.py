@@ -52,15 +52,16 @@ class LogLook:
             return
         try:
             yield from self._look(database)
+        except StorageFailed as error:
+            told = error.message.removesuffix(" Nothing was acknowledged.")
+            if "malformed" in told or "not a database" in told:
+                told = f"{database.name} is damaged: {told.removeprefix(f'{database.name} refused: ')}"
+            yield Finding("database", "fail", told, self._mend())
         finally:
             database.close()
 
     def _look(self, database: Database) -> Iterator[Finding]:
-        try:
-            facts = facts_of(database)
-        except StorageFailed as error:
-            yield Finding("database", "fail", error.message, self._mend())
-            return
+        facts = facts_of(database)
         yield from (
             _sqlite(database, deep=self._deep)
             if isinstance(database, SqliteDatabase)
@@ -71,17 +72,14 @@ class LogLook:
             return
         try:
             version = version_of(facts, database.name)
-            refuse_older(version, database.name)
         except ConfigurationError as error:
-            newer = "newer" in error.message
-            yield Finding(
-                "schema", "fail" if newer else "warn", error.message,
-                "pip install the newer tiltyard" if newer else "tiltyard upgrade",
-            )  # fmt: skip
-            if newer:
-                return
-        else:
+            yield Finding("schema", "fail", error.message, "pip install the newer tiltyard")
+            return
+        try:
+            refuse_older(version, database.name)
             yield Finding("schema", "ok", f"version {version}")
+        except ConfigurationError as error:
+            yield Finding("schema", "warn", error.message, "tiltyard upgrade")
         if facts.get(PROJECTIONS_FACT, str(PROJECTIONS_VERSION)) != str(PROJECTIONS_VERSION):
             yield Finding(
                 "projections",

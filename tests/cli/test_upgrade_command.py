@@ -1,0 +1,118 @@
+"""`tiltyard upgrade`, what `up` and `serve` do with an earlier log, and `backup` and `restore` as they are typed."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tiltyard.cli.main import main
+from tiltyard.cli.settings import load_settings
+from tiltyard.cli.upgrade import upgrade_at_start
+from tiltyard.cli.workers import sole_server_of
+from tiltyard.errors import ConfigurationError
+from tiltyard.ops.upgrade import log_version
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "log-1-last.tar.gz"
+
+
+@pytest.fixture
+def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data directory with a log of version 1, as commit d63ecba made it."""
+    for name in ("TILTYARD_LOG", "TILTYARD_KEYS", "TILTYARD_MASTER_KEY", "TILTYARD_BACKUPS"):
+        monkeypatch.delenv(name, raising=False)
+    with tarfile.open(GOLDEN) as archive:
+        archive.extractall(tmp_path / "data", filter="data")
+    return tmp_path / "data"
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(main, list(words))
+
+
+def test_upgrade_says_what_it_would_do_does_it_once_and_then_has_nothing_to_do(old: Path) -> None:
+    check = run("upgrade", "--check", "--data", str(old))
+    assert (check.exit_code, log_version(old / "log.db")) == (1, 1)
+    assert "of version 1; `tiltyard upgrade` brings it to version 2" in check.output
+    done = run("upgrade", "--data", str(old))
+    assert done.exit_code == 0, done.output
+    assert "to version 2: say which projections the log has" in done.output
+    assert "the log is of version 2 now: 15 events, every seal checked" in done.output
+    assert "before the upgrade from version 1 to 2" in run("backup", "list", "--data", str(old)).output
+    assert "nothing to do: the log is of version 2" in run("upgrade", "--data", str(old)).output
+    assert run("events", "verify", "--content", "--data", str(old)).exit_code == 0
+
+
+def test_a_server_brings_its_own_log_forward_unless_it_is_told_not_to(old: Path) -> None:
+    settings = load_settings(data_dir=old)
+    with pytest.raises(ConfigurationError, match=r"of version 1; .* reads version 2.*`tiltyard upgrade`"):
+        upgrade_at_start(settings, told=False)
+    assert log_version(old / "log.db") == 1
+    refused = run("serve", "--no-upgrade", "--port", "0", "--data", str(old))
+    assert refused.exit_code == 1
+    assert "run `tiltyard upgrade`" in refused.output
+    upgrade_at_start(settings, told=None)
+    assert log_version(old / "log.db") == 2
+    assert len(list((old / "backups").glob("*/manifest.json"))) == 1
+    upgrade_at_start(settings, told=None)  # nothing more
+
+
+def test_nobody_upgrades_or_restores_under_a_running_server(old: Path) -> None:
+    with sole_server_of(old):
+        for words in (("upgrade",), ("restore", "latest", "--replace")):
+            if words[0] == "restore":
+                assert run("backup", "create", "--data", str(old)).exit_code == 0  # of any version
+            done = run(*words, "--data", str(old))
+            assert done.exit_code == 1
+            assert "serves from" in done.output
+    assert log_version(old / "log.db") == 1
+
+
+def test_a_backup_is_made_listed_checked_and_brought_back(old: Path, tmp_path: Path) -> None:
+    assert run("upgrade", "--no-backup", "--data", str(old)).exit_code == 0
+    shelf = str(tmp_path / "shelf")
+    made = run("backup", "create", "--to", shelf, "--reason", "before the move", "--data", str(old))
+    assert made.exit_code == 0, made.output
+    assert "15 events" in made.output
+    assert "before the move" in run("backup", "list", "--to", shelf, "--data", str(old)).output
+    assert "ok: " in run("backup", "verify", "--to", shelf, "--data", str(old)).output
+    new = tmp_path / "new"
+    without = run("restore", "latest", "--to", shelf, "--data", str(new))
+    assert without.exit_code == 1
+    assert "master key" in without.output
+    new.mkdir(exist_ok=True)
+    shutil.copy2(old / "master.key", new / "master.key")
+    kept = run("backup", "keys", str(tmp_path / "safe"), "--to", shelf, "--data", str(old))
+    assert kept.exit_code == 0, kept.output
+    back = run("restore", "latest", "--to", shelf, "--keys", str(tmp_path / "safe"), "--data", str(new))
+    assert back.exit_code == 0, back.output
+    assert "restored 15 events" in back.output
+    assert "words: 3 read, 3 erased" in run("events", "verify", "--content", "--data", str(new)).output
+    again = run("restore", "latest", "--to", shelf, "--data", str(new))
+    assert again.exit_code == 1
+    assert "--replace" in again.output
+
+
+def test_weights_are_named_by_digest_and_copied_only_if_asked(old: Path, tmp_path: Path) -> None:
+    from tiny_llama import random_weights, write_directory
+
+    model = write_directory(tmp_path / "tiny", random_weights(), "F32")
+    config = tmp_path / "tiltyard.toml"
+    config.write_text(f'[models.tiny]\nsource = "file:{model}"\n[identities.plum]\nmodel = "tiny"\n')
+    place = ("--data", str(old), "--config", str(config))
+    assert run("upgrade", "--no-backup", *place).exit_code == 0
+    assert "changed since" in run("backup", "create", "--weights", *place).output
+    assert run("models", "pull", "--config", str(config)).exit_code == 0
+    assert run("backup", "create", *place).exit_code == 0
+    (first,) = (old / "backups").glob("2*")
+    assert not (first / "weights").exists()
+    assert '"sha256": "sha256:' in (first / "manifest.json").read_text().partition('"models"')[2]
+    assert run("backup", "create", "--weights", *place).exit_code == 0
+    second = max((old / "backups").glob("2*"), key=lambda path: path.stat().st_mtime_ns)
+    kept = second / "weights" / "tiny" / "tiny" / "model.safetensors"
+    assert kept.read_bytes() == (model / "model.safetensors").read_bytes()
+    assert (second / "tiltyard.toml").read_bytes() == config.read_bytes()
+    assert run("backup", "verify", second.name, *place).exit_code == 0
