@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import ssl
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from own_certificate import write_certificate
 from tiltyard.cli.fleet_table import fleet_table
 from tiltyard.cli.main import main
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import ReplicasSet, WorkerAdded, WorkerDrained, WorkerRemoved
+from tiltyard.fleet import probe
 from tiltyard.fleet.membership import Members
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gateway"))
@@ -62,9 +68,58 @@ def test_a_server_is_added_as_what_its_replies_say(
     again = run(home, "add", vllm, "--name", "other")
     assert again.exit_code == 1
     assert (
-        f"{vllm} is in the fleet already, as {name}; `tiltyard fleet remove {name}` takes it out"
+        f"{vllm} is in the fleet already, as {name} at {vllm}; it would count twice. `tiltyard fleet remove {name}` takes it out."
         in again.output
     )
+    by_name = run(home, "add", vllm.replace("127.0.0.1", "localhost"), "--name", "other")
+    assert f"is in the fleet already, as {name} at {vllm}" in by_name.output
+
+
+def test_a_gateway_is_no_worker(home: Path, tmp_path: Path) -> None:
+    """Added to itself, it would ask itself without end."""
+    with (
+        EventLog.open(tmp_path / "other.db", keys=tmp_path / "other-keys.db") as log,
+        staged(log, tmp_path) as stage,
+    ):
+        for kind in ((), ("--kind", "openai")):
+            refused = run(home, "add", stage.url, *kind)
+            assert (refused.exit_code, "is a gateway of tiltyard" in refused.output) == (1, True), (
+                refused.output
+            )
+    assert told(home) == []
+
+
+def test_a_server_that_cannot_be_understood_is_told_from_one_that_is_not_there(
+    home: Path, vllm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = run(home, "add", vllm.replace("http:", "https:"))
+    assert "does not speak TLS" in plain.output
+    assert "Write http:// instead of https://" in plain.output
+    monkeypatch.setattr(probe, "PROBE_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # the kernel accepts, nobody answers
+        silent = run(home, "add", f"http://127.0.0.1:{mute.getsockname()[1]}")
+    assert "says nothing within 0 s" in silent.output
+    assert "try again when its log says that it is ready" in silent.output
+
+
+def test_a_certificate_that_nobody_vouches_for_is_said(home: Path, tmp_path: Path) -> None:
+    certificate = write_certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, tmp_path / "key.pem")
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+
+        def shake_hands() -> None:
+            with contextlib.suppress(OSError):
+                for _ in range(2):  # it is asked whether it is a worker of ours, and then what it serves
+                    with contextlib.suppress(ssl.SSLError):
+                        context.wrap_socket(plain.accept()[0], server_side=True)
+
+        shaking = threading.Thread(target=shake_hands)
+        shaking.start()
+        refused = run(home, "add", f"https://127.0.0.1:{plain.getsockname()[1]}")
+        shaking.join()
+    assert "its certificate is not trusted here" in refused.output
+    assert "SSL_CERT_FILE" in refused.output
 
 
 def test_a_worker_of_ours_elsewhere_is_added_as_what_it_is(home: Path, tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ class ForeignServer:
         self.play = "chat"
         self.key = key
         self.up = True
+        self.lingers_s = 0.0
+        """How long its streams stay open after their last frame."""
         self.asked: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.app = Starlette(
@@ -67,6 +69,7 @@ class ForeignServer:
             if frame:
                 yield frame + "\n\n"
                 await asyncio.sleep(0)
+        await asyncio.sleep(self.lingers_s)
 
     def _refused(self, request: Request) -> bool:
         return self.key is not None and request.headers.get("authorization") != f"Bearer {self.key}"

@@ -231,6 +231,27 @@ async def test_a_dead_engine_that_says_done_is_no_answer_and_another_is_asked(tm
         assert running.router.loads.requests == 0
 
 
+async def test_an_engine_that_never_ends_neither_holds_the_client_nor_its_money(tmp_path: Path) -> None:
+    """It ignores `max_tokens`; and one that says that it is done, goes on, and does not close its stream."""
+    server = ForeignServer(VLLM)
+    piece = {"choices": [{"index": 0, "delta": {"content": "more"}, "token_ids": [7], "finish_reason": None}]}
+    frame = f"data: {orjson.dumps(piece).decode()}\n\n"
+    async with added(tmp_path, [server]) as running:
+        server.replies["chat"] = {"status": 200, "text": frame * 100_000}
+        answer = await running.ask("it", max_tokens=3)
+        assert answer.json()["choices"][0]["message"]["content"] == "more" * 3
+        assert answer.json()["choices"][0]["finish_reason"] == "length"
+        assert answer.json()["usage"]["completion_tokens"] == 3
+        end = frame.replace("null", '"stop"')
+        server.replies["chat"] = {"status": 200, "text": frame + end + "data: [DONE]\n\n" + frame * 3}
+        server.lingers_s = PATIENCE_S
+        async with asyncio.timeout(PATIENCE_S / 2):
+            answer = await running.ask("it", max_tokens=9)
+        assert answer.json()["choices"][0]["message"]["content"] == "moremore"
+        events = running.happened(GenerationFinished)
+        assert [event.completion_tokens for event in events] == [3, 2]
+
+
 async def test_the_only_engine_being_dead_is_said_with_its_own_words(tmp_path: Path) -> None:
     server = ForeignServer(VLLM)
     server.play = "chat, with a dead engine"

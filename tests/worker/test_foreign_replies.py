@@ -49,8 +49,9 @@ async def identity_at(kind: str) -> IdentityStatus:
     return identity_of(facts, "it", facts.models[0], "http://there:8000")
 
 
-def answer(identity: IdentityStatus, choices: int = 1) -> ForeignAnswer:
-    return ForeignAnswer("w", identity, choices=choices, sampling=DefaultSampling(), seed=5, prompt_tokens=99)
+def answer(identity: IdentityStatus, choices: int = 1, max_tokens: int | None = None) -> ForeignAnswer:
+    sampling = DefaultSampling(max_tokens=max_tokens)
+    return ForeignAnswer("w", identity, choices=choices, sampling=sampling, seed=5, prompt_tokens=99)
 
 
 def played(kind: str, name: str, foreign: ForeignAnswer) -> tuple[list[dict[str, Any]], FinishedAnswer]:
@@ -254,6 +255,33 @@ async def test_a_server_without_usage_is_counted_by_what_came() -> None:
         foreign.take({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": end}]})
     usage: Any = foreign.last()["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (99, 2)
+
+
+async def test_what_comes_after_the_end_of_an_answer_is_no_part_of_it() -> None:
+    foreign = answer(await identity_at("vllm"))
+    foreign.take({"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop"}]})
+    assert (
+        foreign.take({"choices": [{"index": 0, "delta": {"content": "b"}, "finish_reason": "length"}]})
+        is None
+    )
+    finished: Any = foreign.last()["tiltyard"]
+    assert (finished["choices"][0]["text"], finished["choices"][0]["finish_reason"]) == ("a", "stop")
+
+
+@pytest.mark.parametrize("with_ids", [True, False], ids=["token ids", "no token ids"])
+async def test_an_engine_that_does_not_honour_max_tokens_is_cut_off(with_ids: bool) -> None:
+    """Without ids a frame may be a part of a token: only what is surely too long is cut, at 16 characters a token."""
+    foreign = answer(await identity_at("vllm"), max_tokens=3)
+    for number in range(100):
+        more: dict[str, Any] = {"token_ids": [number]} if with_ids else {}
+        chunk: Any = foreign.take({"choices": [{"index": 0, "delta": {"content": "nine more"}, **more}]})
+        if foreign.overrun:
+            break
+    assert number == (3 if with_ids else 6)  # 6 * 9 characters are more than 3 * 16
+    assert chunk["choices"] == [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "length"}]
+    last: Any = foreign.last()
+    assert last["usage"]["completion_tokens"] == 3
+    assert last["tiltyard"]["choices"][0]["finish_reason"] == "length"
 
 
 async def test_calls_of_tools_get_openais_pieces() -> None:

@@ -35,7 +35,7 @@ from tiltyard.events.schema import (
     WorkerRemoved,
 )
 from tiltyard.fleet.membership import Members
-from tiltyard.fleet.probe import find_blocking
+from tiltyard.fleet.probe import find_blocking, places_of
 from tiltyard.fleet.registry import check_worker_url
 from tiltyard.identity.canonical import Json
 from tiltyard.wire.worker import WorkerKind
@@ -131,10 +131,12 @@ def add(
             raise Conflict(
                 f"a worker {worker} was added already (at {known.url}); remove it first, or give this one another --name"
             )
-        same = next((w for w, added in members.added.items() if added.url == url), None)
+        places = places_of(url)
+        same = next((w for w, added in members.added.items() if places & places_of(added.url)), None)
         if same is not None:
             raise Conflict(
-                f"{url} is in the fleet already, as {same}; `tiltyard fleet remove {same}` takes it out"
+                f"{url} is in the fleet already, as {same} at {members.added[same].url}; it would count twice. "
+                f"`tiltyard fleet remove {same}` takes it out."
             )
         newest = _behaviours(log)
         for identity in found.identities.values():

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import httpx2
 from pydantic import ValidationError
@@ -47,9 +50,7 @@ async def find(
                 return _found_own(own, names)
             facts = await detect(get, url, kind)
         except httpx2.HTTPError as error:
-            raise ConfigurationError(
-                f"nobody answers at {url}: {error or type(error).__name__}. Start the server first, or check the address."
-            ) from error
+            raise ConfigurationError(_why(url, error)) from error
     served = names_of(facts, names)
     by_id = {model.id: model for model in facts.models}
     return Found(
@@ -61,11 +62,43 @@ async def find(
     )
 
 
+def _why(url: str, error: httpx2.HTTPError) -> str:
+    """What is wrong with a server that does not answer, and what to do."""
+    said = str(error) or type(error).__name__
+    if isinstance(error, httpx2.TimeoutException):
+        what = "does not accept a connection" if isinstance(error, httpx2.ConnectTimeout) else "says nothing"
+        return (
+            f"{url} {what} within {PROBE_TIMEOUT_S:.0f} s. It may still be loading its model: try again when its log says that it "
+            "is ready; else look for a firewall between here and there."
+        )
+    if isinstance(error.__cause__, ssl.SSLError) or "SSL" in said:
+        if "WRONG_VERSION_NUMBER" in said or "record layer" in said.lower():
+            return f"{url} does not speak TLS ({said}). Write http:// instead of https://."
+        return (
+            f"{url}: its certificate is not trusted here ({said}). Give the name that stands in it, and the authority that "
+            "signed it with the environment variable SSL_CERT_FILE, here and where the server runs."
+        )
+    if isinstance(error, httpx2.RemoteProtocolError):
+        return f"{url} answers, but not in HTTP ({said}). If it speaks TLS, write https://."
+    return f"nobody answers at {url}: {said}. Start the server first, or check the address."
+
+
 def find_blocking(
     url: str, *, names: Mapping[str, str] | None = None, kind: WorkerKind | None = None, key_env: str = ""
 ) -> Found:
     """`find`, for who has no event loop."""
     return asyncio.run(find(url, names=names, kind=kind, key_env=key_env))
+
+
+def places_of(url: str) -> frozenset[tuple[str, int]]:
+    """The addresses and port behind a worker's URL: one server has many names, `localhost` and `127.0.0.1` for two."""
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:  # nobody knows the name just now
+        return frozenset({(host, port)})
+    return frozenset((str(address[0]), port) for *_, address in found)
 
 
 async def _own(get: Getter) -> WorkerStatus | None:

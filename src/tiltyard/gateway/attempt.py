@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
@@ -19,6 +20,9 @@ from tiltyard.wire.phrasing import Chunk
 from tiltyard.wire.sse import DONE, SseParser
 from tiltyard.wire.worker import HEADER_CACHED_TOKENS, HEADER_PROMPT_DIGEST, HEADER_PROMPT_TOKENS
 from tiltyard.worker.adapters.answering import ForeignAnswer
+
+CLOSING_S = 0.25
+"""How long an engine of another kind may take to end its stream after it said that it is done."""
 
 
 class WorkerLost(UpstreamFailed):
@@ -120,16 +124,22 @@ class Attempt:
             parser, done = SseParser(), False
             async for piece in response.pieces():
                 for event in parser.feed(piece):
+                    if done:
+                        break  # what comes after the end is no part of the answer
                     if event.data == DONE:
                         done = True
                     elif (chunk := self._read(event.data)) is not None:
                         yield chunk
+                if self._foreign is not None and (done or self._foreign.overrun):
+                    break  # it may never close
             if not done and self._stopped:
                 raise Stopped
-            if not done:
-                raise WorkerLost(f"worker {name} ended the stream in the middle of the answer")
-            if self._foreign is not None:
+            if self._foreign is not None and (done or self._foreign.overrun):
                 yield self._foreign.last()
+                if done:
+                    await _read_out(response)
+            elif not done:
+                raise WorkerLost(f"worker {name} ended the stream in the middle of the answer")
         except HopFailed as error:
             if self._stopped:
                 raise Stopped from error
@@ -167,6 +177,13 @@ class Attempt:
         return UpstreamFailed(
             f"worker {self._route.worker.name} sent a frame that {what}", code="stream_unreadable"
         )
+
+
+async def _read_out(response: Exchange) -> None:
+    """Wait a moment for the end of an answer that is whole, so that its connection can be used again."""
+    with contextlib.suppress(TimeoutError, HopFailed):
+        async with asyncio.timeout(CLOSING_S):
+            await response.read()
 
 
 def _status_of(error: object) -> int:

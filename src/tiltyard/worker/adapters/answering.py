@@ -28,6 +28,8 @@ FINISHES: Mapping[str, Finish] = {
     "content_filter": "cancelled",
 }
 """What an end is called; what is not here is no good end."""
+LONGEST_TOKEN_CHARACTERS = 16
+"""Text of which an engine says no token ids is surely longer than n tokens with n frames and n times as many characters."""
 
 
 @dataclass
@@ -35,6 +37,9 @@ class _Choice:
     text: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     frames: int = 0
+    characters: int = 0
+    overrun: bool = False
+    """Whether it was ended here, because it went on beyond its limit."""
     finish: Finish | None = None
     stop_match: str | None = None
 
@@ -60,12 +65,26 @@ class ForeignAnswer:
         self._choices = [_Choice() for _ in range(choices)]
         self.prompt_tokens = prompt_tokens
         """The estimate."""
+        self._most_tokens = sampling.max_tokens
         self._usages: list[Mapping[str, Json]] = []
         self._prompt_ids: list[int] = []
         self._timings: Mapping[str, Json] = {}
 
+    @property
+    def whole(self) -> bool:
+        """Whether every answer has ended, by itself or because it went on beyond its limit."""
+        return all(choice.finish is not None for choice in self._choices)
+
+    @property
+    def overrun(self) -> bool:
+        """Whether all there is to come was cut off here: the engine does not stop by itself."""
+        return self.whole and any(choice.overrun for choice in self._choices)
+
     def take(self, chunk: Mapping[str, Json]) -> Chunk | None:
         """One frame of theirs as one of ours; `None` where nothing of it is for the client.
+
+        What comes after an answer's end is not part of it, and one that goes on beyond `max_tokens` ends there: not every
+        server honours it, and the client asked for no more and pays for no more.
 
         Raises `UpstreamFailed` for an answer that was aborted or breaks the protocol.
         """
@@ -78,7 +97,7 @@ class ForeignAnswer:
         entries = chunk.get("choices")
         if not isinstance(entries, list):
             raise self._unreadable("has no choices")
-        choices: list[Json] = [self._choice(entry) for entry in entries]
+        choices: list[Json] = [ours for entry in entries if (ours := self._choice(entry)) is not None]
         if not choices:
             return None
         kept: Chunk = {name: value for name, value in chunk.items() if name in ("object", "prompt_logprobs")}
@@ -86,7 +105,7 @@ class ForeignAnswer:
 
     def last(self) -> Chunk:
         """The last frame; raises `UpstreamFailed` if an answer came to no end."""
-        if any(choice.finish is None for choice in self._choices):
+        if not self.whole:
             raise UpstreamFailed(
                 f"worker {self._worker} ended the stream without saying how the answer ended; it may not be whole",
                 code="stream_unreadable",
@@ -96,9 +115,10 @@ class ForeignAnswer:
         completion = whole(usage.get("completion_tokens"))
         if len(self._usages) == len(self._choices) and completion is not None:  # llama.cpp: one a choice
             completion = sum(whole(one.get("completion_tokens")) or 0 for one in self._usages)
-        counted = [len(choice.token_ids) or choice.frames for choice in self._choices]
+        counted = [self._counted(choice) for choice in self._choices]
         prompt = self.prompt_tokens if prompt is None else prompt
-        completion = sum(counted) if completion is None else completion
+        if completion is None or any(choice.overrun for choice in self._choices):
+            completion = sum(counted)
         if len(counted) == 1:
             counted = [completion]
         cached = self._cached(usage)
@@ -132,6 +152,10 @@ class ForeignAnswer:
         told = cast(Json, usage_json(prompt, completion, cached))
         return {"choices": [], "usage": told, "tiltyard": finished.model_dump(mode="json")}
 
+    def _counted(self, choice: _Choice) -> int:
+        tokens = len(choice.token_ids) or choice.frames
+        return min(tokens, self._most_tokens or tokens) if choice.overrun else tokens
+
     def _choice(self, entry: Json) -> Json:
         if not isinstance(entry, dict):
             raise self._unreadable("has a choice that is no object")
@@ -139,6 +163,12 @@ class ForeignAnswer:
         if not isinstance(index, int) or not 0 <= index < len(self._choices):
             raise self._unreadable(f"has a choice {index!r:.20} that nobody asked for")
         choice = self._choices[index]
+        if choice.finish is not None:
+            return None
+        if self._is_full(choice) and _says_more(entry):
+            choice.overrun, choice.finish = True, "length"
+            nothing: Chunk = {"delta": {}} if "delta" in entry else {"text": ""}
+            return {"index": index, "logprobs": None, "finish_reason": "length", **nothing}
         ours: Chunk = {"index": index, "logprobs": entry.get("logprobs"), "finish_reason": None}
         if isinstance(delta := entry.get("delta"), dict):
             ours["delta"] = self._delta(choice, delta)
@@ -165,6 +195,14 @@ class ForeignAnswer:
             match = entry.get("stop_reason", entry.get("matched_stop"))
             choice.stop_match = match if isinstance(match, str) else None
         return ours
+
+    def _is_full(self, choice: _Choice) -> bool:
+        most = self._most_tokens
+        if most is None:
+            return False
+        if choice.token_ids:
+            return len(choice.token_ids) >= most
+        return choice.frames >= most and choice.characters >= most * LONGEST_TOKEN_CHARACTERS
 
     def _delta(self, choice: _Choice, delta: Mapping[str, Json]) -> Chunk:
         ours: Chunk = {name: value for name, value in delta.items() if value is not None}
@@ -203,6 +241,7 @@ class ForeignAnswer:
         if not isinstance(text, str):
             raise self._unreadable("has content that is no text")
         choice.text.append(text)
+        choice.characters += len(text)
         choice.frames += 1
 
     def _cached(self, usage: Mapping[str, Json]) -> int:
@@ -213,6 +252,12 @@ class ForeignAnswer:
 
     def _unreadable(self, what: str) -> UpstreamFailed:
         return UpstreamFailed(f"worker {self._worker} sent a frame that {what}", code="stream_unreadable")
+
+
+def _says_more(entry: Mapping[str, Json]) -> bool:
+    delta = entry.get("delta")
+    said = delta if isinstance(delta, dict) else entry
+    return any(said.get(name) for name in ("content", "text", "tool_calls"))
 
 
 def _milliseconds(value: Json) -> float | None:

@@ -221,6 +221,11 @@ async def detect(get: Get, url: str, kind: WorkerKind | None = None) -> EngineFa
             f"{url} {told} to GET /v1/models, so it is no server of OpenAI's protocol. Give its address without /v1."
         )
     known = {"/v1/models": models, "/metrics": await get("/metrics")}
+    if any(isinstance(entry.get("tiltyard"), dict) for entry in Replies(known).models):
+        raise ConfigurationError(
+            f"{url} is a gateway of tiltyard, perhaps this very one: requests would go round and be written down twice. Add the "
+            "servers behind it, one by one."
+        )
     engine = (
         next(one for one in ENGINES.values() if one.recognises(Replies(known)))
         if kind is None
