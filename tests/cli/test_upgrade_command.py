@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -116,3 +118,27 @@ def test_weights_are_named_by_digest_and_copied_only_if_asked(old: Path, tmp_pat
     assert kept.read_bytes() == (model / "model.safetensors").read_bytes()
     assert (second / "tiltyard.toml").read_bytes() == config.read_bytes()
     assert run("backup", "verify", second.name, *place).exit_code == 0
+
+
+def test_a_disk_that_fills_up_leaves_no_half_backup_and_no_half_restore(old: Path, tmp_path: Path) -> None:
+    """No file may grow beyond 32 kB, a real limit of the system: the log has 258."""
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, 1 << 15)); "
+        "from tiltyard.cli.main import main; main()"
+    )
+
+    def cramped(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", code, *words, "--to", str(tmp_path / "shelf"), "--data", str(old)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    made = cramped("backup", "create")
+    assert made.returncode == 1, made.stdout
+    assert made.stderr.count("tiltyard: cannot") == 1, made.stderr
+    assert [path.name for path in (tmp_path / "shelf").iterdir()] == [".lock"]
+    assert run("backup", "create", "--to", str(tmp_path / "shelf"), "--data", str(old)).exit_code == 0
+    before = (old / "log.db").read_bytes()
+    back = cramped("restore", "latest", "--replace")
+    assert back.returncode == 1
+    assert "what was there is as it was" in back.stderr
+    assert (old / "log.db").read_bytes() == before
+    assert not list(old.glob(".restoring-*"))

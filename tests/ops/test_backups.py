@@ -27,7 +27,7 @@ from tiltyard.events.verification import Head
 from tiltyard.ops.backup.create import Made, Source, create_backup
 from tiltyard.ops.backup.keys import copy_keys_to
 from tiltyard.ops.backup.restore import Place, Restored, restore_backup
-from tiltyard.ops.backup.shelf import backup_named, backups_in, check_backup
+from tiltyard.ops.backup.shelf import backup_named, backups_in, check_backup, thin_out
 from tiltyard.ops.backup.telling import untold
 from tiltyard.ops.upgrade import upgrade_log
 
@@ -280,6 +280,23 @@ def test_a_backup_that_was_changed_is_refused(home: Home, what: str) -> None:
         home.check(made.path)
     with pytest.raises(LogTampered, match=expected[what]):
         home.restore(made.path, replace=True)
+
+
+def test_old_backups_of_this_log_go_and_nothing_else(home: Home) -> None:
+    with home.open() as log:
+        log.append_blocking(vote("bat_1"), subject="bat_1", source=SOURCE)
+    made = [home.backup() for _ in range(3)]
+    other = Home(home.data.with_name("other"))
+    other.open().close()
+    theirs = create_backup(other.source, home.backups, reason="another log", told=untold)
+    broken = home.backups / "2020-broken"
+    broken.mkdir()
+    (broken / "manifest.json").write_text("{}")
+    gone = thin_out(home.backups, log_id=made[0].manifest.log_id, keep=2)
+    ordered = sorted(one.path for one in made)
+    assert gone == ordered[:1]
+    left = {path.name for path in home.backups.iterdir()} - {".lock"}
+    assert left == {*(path.name for path in ordered[1:]), theirs.path.name, broken.name}
 
 
 def test_keys_are_not_copied_to_where_backups_are(home: Home) -> None:

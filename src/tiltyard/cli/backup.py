@@ -19,7 +19,7 @@ from tiltyard.models.sources import parse_source
 from tiltyard.ops.backup.create import Source, Weights, create_backup
 from tiltyard.ops.backup.keys import copy_keys_to
 from tiltyard.ops.backup.manifest import NeededModel
-from tiltyard.ops.backup.shelf import Shelved, backup_named, backups_in, check_backup
+from tiltyard.ops.backup.shelf import Shelved, backup_named, backups_in, check_backup, thin_out
 from tiltyard.wire.escaping import one_line
 
 to_option = click.option(
@@ -45,8 +45,11 @@ def command(context: click.Context, data: Path | None, config: Path | None) -> N
 @click.option(
     "--weights", is_flag=True, help="Copy the models' weights too; else they are named by their digests."
 )
+@click.option(
+    "--keep", type=click.IntRange(1), help="Then delete older backups of this log, all but so many."
+)
 @click.pass_obj
-def create(settings: Settings, *, backups: Path | None, reason: str, weights: bool) -> None:
+def create(settings: Settings, *, backups: Path | None, reason: str, weights: bool, keep: int | None) -> None:
     """Make a backup: the log as it is now, manifests, settings; every seal in it is checked.
 
     Servers go on writing. Keys of people and the master key are never in it: `tiltyard backup keys`, and docs/keeping.md says why.
@@ -60,6 +63,8 @@ def create(settings: Settings, *, backups: Path | None, reason: str, weights: bo
         f"{made.path}: {manifest.events:,} events, {manifest.size_bytes / 1e6:,.1f} MB, every seal checked"
     )
     click.echo(f"head: {manifest.head or 'none, the log is empty'}")
+    for gone in thin_out(made.path.parent, log_id=manifest.log_id, keep=keep) if keep is not None else ():
+        click.echo(f"deleted {gone}")
     if missing:
         click.echo(f"not pulled here, so named without a digest: {', '.join(missing)}", err=True)
     click.echo("keys of people are not in it, nor is master.key: keep a copy of that elsewhere", err=True)

@@ -2,12 +2,12 @@
 
 ::
 
-    <backups>/2026-12-01T12.30.05Z-4c1f/log.db          events, seals, encrypted words; opens as any log does
-                                       /tiltyard.toml
-                                       /identities/…    manifests by digest
-                                       /revocations/…
-                                       /weights/…       only if asked for
-                                       /manifest.json   written last
+    <backups>/2026-12-01T12.30.05.125Z-4c1f/log.db          events, seals, encrypted words; opens as any log does
+                                           /tiltyard.toml
+                                           /identities/…    manifests by digest
+                                           /revocations/…
+                                           /weights/…       only if asked for
+                                           /manifest.json   written last
 
 It is made in a directory whose name begins with `.partial-` and gets its name when it is whole and on the disk. What an interrupted
 one left is thrown away by the next.
@@ -123,7 +123,8 @@ def create_backup(source: Source, backups: Path, *, reason: str, told: Told) -> 
         )
         (made / NAME).write_bytes(written(manifest, Signer(master.signing_seed).sign(manifest.bytes)))
         sync(made / NAME)
-        named = datetime.now(UTC).strftime("%Y-%m-%dT%H.%M.%SZ") + f"-{secrets.token_hex(2)}"
+        now = datetime.now(UTC)
+        named = f"{now:%Y-%m-%dT%H.%M.%S}.{now.microsecond // 1000:03}Z-{secrets.token_hex(2)}"
         made.rename(backups / named)
         sync(backups / named)
     return Made(backups / named, manifest, checked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from tiltyard.errors import LogTampered, NotFound, TiltyardError
 from tiltyard.events.master_key import MasterKey
 from tiltyard.events.signing import Signer
 from tiltyard.events.verification import VerifyReport
-from tiltyard.ops.backup.create import check_log
+from tiltyard.ops.backup.create import PARTIAL, check_log
 from tiltyard.ops.backup.manifest import LOG, NAME, BackupManifest, digest_of_file, read_manifest
 from tiltyard.ops.backup.telling import Told
 
@@ -54,6 +55,22 @@ def backup_named(name: str, directory: Path) -> Path:
     raise NotFound(
         f"there is no backup {name!r}, neither as a path nor in {directory}; the newest there: {known}"
     )
+
+
+def thin_out(directory: Path, *, log_id: str, keep: int) -> list[Path]:
+    """Delete all but the newest `keep` backups of one log; what cannot be read, and other logs', stay. Returns what went."""
+    found = [
+        one.path
+        for one in backups_in(directory)
+        if one.manifest is not None and one.manifest.log_id == log_id
+    ]
+    gone = found[:-keep]
+    for path in gone:
+        # Renamed first: half of a backup must not look like one.
+        doomed = path.with_name(PARTIAL + path.name)
+        path.rename(doomed)
+        shutil.rmtree(doomed)
+    return gone
 
 
 def check_backup(
