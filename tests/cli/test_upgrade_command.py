@@ -142,3 +142,20 @@ def test_a_disk_that_fills_up_leaves_no_half_backup_and_no_half_restore(old: Pat
     assert "what was there is as it was" in back.stderr
     assert (old / "log.db").read_bytes() == before
     assert not list(old.glob(".restoring-*"))
+
+
+def test_a_log_elsewhere_is_a_file_all_the_same(
+    old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`TILTYARD_LOG` may be a path: what is said of files holds for it."""
+    elsewhere = tmp_path / "elsewhere.db"
+    (old / "log.db").rename(elsewhere)
+    monkeypatch.setenv("TILTYARD_LOG", str(elsewhere))
+    upgrade_at_start(load_settings(data_dir=old), told=None)
+    assert log_version(elsewhere) == 2
+    assert run("restore", "latest", "--data", str(old)).exit_code == 1
+    done = run("restore", "latest", "--replace", "--data", str(old))
+    assert done.exit_code == 0, done.output
+    assert len(list(tmp_path.glob("elsewhere.db.replaced-*"))) == 1
+    monkeypatch.setenv("TILTYARD_LOG", f"sqlite:///{elsewhere}")
+    assert run("events", "verify", "--data", str(old)).exit_code == 0

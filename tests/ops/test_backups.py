@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -368,3 +369,31 @@ def _draft(log: EventLog, battle: str):  # type: ignore[no-untyped-def]
     return log._draft(
         vote(battle), subject=battle, source=SOURCE, tenant="default", traceparent=None, words=()
     )
+
+
+@pytest.mark.parametrize("stop", ["kill", "damage"])
+def test_a_log_that_was_left_behind_by_a_crash_is_put_aside_whole(home: Home, stop: str) -> None:
+    """A killed server leaves commits in the write-ahead log alone; a damaged file cannot even be opened."""
+    with home.open() as log:
+        log.append_blocking(vote("bat_1"), subject="bat_1", source=SOURCE)
+        made = home.backup()
+    code = (
+        "import os, sys; from pathlib import Path; sys.path.append(sys.argv[2]); from event_samples import vote; "
+        "from tiltyard.events.log import EventLog; home = Path(sys.argv[1]); "
+        "log = EventLog.open(home / 'log.db', keys=home / 'keys.db'); "
+        "log.append_blocking(vote('bat_2'), subject='bat_2', source='tests'); os.kill(os.getpid(), 9)"
+    )
+    events = str(Path(__file__).parent.parent / "events")
+    subprocess.run([sys.executable, "-c", code, str(home.data), events], check=False)
+    assert (home.data / "log.db-wal").stat().st_size > 0
+    if stop == "damage":
+        (home.data / "log.db").write_bytes(b"rubbish " * 1000)
+    (aside,) = home.restore(made.path, replace=True).replaced
+    assert not (home.data / "log.db-wal").exists()
+    with home.open() as log:
+        assert [event.subject for event in log.read()] == ["bat_1"]
+    if stop == "kill":
+        with EventLog.open(aside, keys=home.keys) as old:
+            assert [event.subject for event in old.read()] == ["bat_1", "bat_2"]
+    else:
+        assert aside.read_bytes() == b"rubbish " * 1000

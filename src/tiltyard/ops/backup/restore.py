@@ -6,11 +6,12 @@ again, before anybody can read the log. Nothing is overwritten: a log that is re
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -239,18 +240,29 @@ def _copy_checked(source: Path, target: Path, manifest: BackupManifest, told: To
 
 
 def _put(file: Path, target: Path) -> list[Path]:
-    """Put a file in its place by a rename; what was there (with its write-ahead log) gets another name."""
-    moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    aside = []
-    for suffix in ("", "-wal", "-shm"):
-        there = target.with_name(target.name + suffix)
-        if there.exists():
-            other = target.with_name(f"{target.name}.replaced-{moment}{suffix}")
-            there.rename(other)
-            aside.append(other)
+    """Put a file in its place by a rename; what was there (with its write-ahead log) has another name as well by then.
+
+    At no moment is there none: a server that starts then would make an empty log.
+    """
+    moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    aside = target.with_name(f"{target.name}.replaced-{moment}")
+    there = target.exists()
+    if there:
+        _empty_write_ahead_log(target)
+        os.link(target, aside)
+    for suffix in ("-wal", "-shm"):  # of a database that cannot be opened
+        beside = target.with_name(target.name + suffix)
+        if beside.exists():
+            beside.rename(aside.with_name(aside.name + suffix))
     file.rename(target)
     sync(target)
-    return [path for path in aside if not path.name.endswith(("-wal", "-shm"))]
+    return [aside] if there else []
+
+
+def _empty_write_ahead_log(path: Path) -> None:
+    """Move everything into the file, as far as it can be opened; what is damaged is put aside as it is."""
+    with suppress(sqlite3.Error), closing(sqlite3.connect(path, timeout=5)) as plain:
+        plain.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
 
 def _put_keys(keys: Path, place: Place, staging: Path, told: Told) -> list[Path]:
