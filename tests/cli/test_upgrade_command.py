@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -122,24 +123,25 @@ def test_weights_are_named_by_digest_and_copied_only_if_asked(old: Path, tmp_pat
 
 def test_a_disk_that_fills_up_leaves_no_half_backup_and_no_half_restore(old: Path, tmp_path: Path) -> None:
     """No file may grow beyond 32 kB, a real limit of the system: the log has 258."""
-    code = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, 1 << 15)); "
-        "from tiltyard.cli.main import main; main()"
-    )
-
-    def cramped(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", code, *words, "--to", str(tmp_path / "shelf"), "--data", str(old)]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    made = cramped("backup", "create")
-    assert made.returncode == 1, made.stdout
-    assert made.stderr.count("tiltyard: cannot") == 1, made.stderr
-    assert [path.name for path in (tmp_path / "shelf").iterdir()] == [".lock"]
-    assert run("backup", "create", "--to", str(tmp_path / "shelf"), "--data", str(old)).exit_code == 0
+    shelf, rest = tmp_path / "shelf", ["--data", str(old)]
+    assert run("backup", "create", "--to", str(shelf), *rest).exit_code == 0
+    (whole,) = (path.name for path in shelf.iterdir() if path.name != ".lock")
     before = (old / "log.db").read_bytes()
-    back = cramped("restore", "latest", "--replace")
-    assert back.returncode == 1
-    assert "what was there is as it was" in back.stderr
+    code = (
+        "import json, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 15, 1 << 15)); "
+        "from click.testing import CliRunner; from tiltyard.cli.main import main; "
+        "done = [CliRunner().invoke(main, words) for words in json.loads(sys.argv[1])]; "
+        "print(json.dumps([[one.exit_code, one.stderr] for one in done]))"
+    )
+    verbs = [["backup", "create"], ["restore", "latest", "--replace"]]
+    words = [[*verb, "--to", str(shelf), *rest] for verb in verbs]
+    cramped = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(words)], capture_output=True, text=True, check=True
+    )
+    (made, said), (back, told) = json.loads(cramped.stdout)
+    assert (made, said.count("tiltyard: cannot")) == (1, 1), said
+    assert sorted(path.name for path in shelf.iterdir()) == [".lock", whole]
+    assert (back, told.count("what was there is as it was")) == (1, 1), told
     assert (old / "log.db").read_bytes() == before
     assert not list(old.glob(".restoring-*"))
 
