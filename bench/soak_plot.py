@@ -21,8 +21,8 @@ def plot(path: Path, watch: Watch, faults: Sequence[tuple[str, float, float]], q
     ]
     marks = [{"what": what, "minutes": at_s / 60} for what, at_s, _ in faults]
     marks.append({"what": "quiet from here on: judged", "minutes": quiet_s / 60})
-    x = {"field": "minutes", "type": "quantitative", "title": "minutes", "axis": {"grid": False}}
-    words = {"angle": 270, "align": "right", "dx": -4, "dy": -6, "fontSize": 10, "color": "#666"}
+    x = {"field": "minutes", "type": "quantitative", "title": "minutes", "axis": {"grid": False, "tickMinStep": 1, "tickCount": 10}}
+    words = {"angle": 270, "align": "left", "dx": 4, "dy": -6, "fontSize": 10, "color": "#666"}
     specification = {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
         "config": {"view": {"stroke": None}, "background": "white"},
@@ -49,7 +49,7 @@ def plot(path: Path, watch: Watch, faults: Sequence[tuple[str, float, float]], q
             },
             {
                 "data": {"values": marks},
-                "mark": {"type": "text", "y": 4, **words},
+                "mark": {"type": "text", "y": 320, **words},
                 "encoding": {"x": x, "text": {"field": "what"}},
             },
         ],
