@@ -21,7 +21,12 @@ def plot(path: Path, watch: Watch, faults: Sequence[tuple[str, float, float]], q
     ]
     marks = [{"what": what, "minutes": at_s / 60} for what, at_s, _ in faults]
     marks.append({"what": "quiet from here on: judged", "minutes": quiet_s / 60})
-    x = {"field": "minutes", "type": "quantitative", "title": "minutes", "axis": {"grid": False, "tickMinStep": 1, "tickCount": 10}}
+    x = {
+        "field": "minutes",
+        "type": "quantitative",
+        "title": "minutes",
+        "axis": {"grid": False, "tickMinStep": 1, "tickCount": 10},
+    }
     words = {"angle": 270, "align": "left", "dx": 4, "dy": -6, "fontSize": 10, "color": "#666"}
     specification = {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
