@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from real_postgres import RealPostgres
 from tiltyard.cli.main import main
 from tiltyard.cli.settings import load_settings
 from tiltyard.cli.upgrade import upgrade_at_start
 from tiltyard.cli.workers import sole_server_of
 from tiltyard.errors import ConfigurationError
+from tiltyard.events.copying import KEYS_TABLES, LOG_TABLES, load
+from tiltyard.events.dialect import open_database
 from tiltyard.ops.upgrade import log_version
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "log-1-last.tar.gz"
@@ -161,3 +164,29 @@ def test_a_log_elsewhere_is_a_file_all_the_same(
     assert len(list(tmp_path.glob("elsewhere.db.replaced-*"))) == 1
     monkeypatch.setenv("TILTYARD_LOG", f"sqlite:///{elsewhere}")
     assert run("events", "verify", "--data", str(old)).exit_code == 0
+
+
+def test_a_log_in_postgresql_is_brought_forward_only_when_somebody_says_so(
+    old: Path, tmp_path: Path, postgres: RealPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other gateways may be writing it."""
+    urls = postgres.database(), postgres.database()
+    for url, file, tables in ((urls[0], "log.db", LOG_TABLES), (urls[1], "keys.db", KEYS_TABLES)):
+        database = open_database(url)
+        load(old / file, database, tables)
+        database.close()
+    monkeypatch.setenv("TILTYARD_LOG", urls[0])
+    monkeypatch.setenv("TILTYARD_KEYS", urls[1])
+    settings = load_settings(data_dir=old)
+    assert log_version(urls[0]) == 1
+    with pytest.raises(ConfigurationError, match="End servers of the earlier version"):
+        upgrade_at_start(settings, told=None)
+    undecided = run("upgrade", "--data", str(old))
+    assert undecided.exit_code == 1
+    assert "say --backup" in undecided.output
+    done = run("upgrade", "--backup", "--to", str(tmp_path / "shelf"), "--data", str(old))
+    assert done.exit_code == 0, done.output
+    assert log_version(urls[0]) == 2
+    assert "ok: " in run("backup", "verify", "--to", str(tmp_path / "shelf"), "--data", str(old)).output
+    assert "words: 3 read, 3 erased" in run("events", "verify", "--content", "--data", str(old)).output
+    assert run("events", "rebuild", "--data", str(old)).exit_code == 0
