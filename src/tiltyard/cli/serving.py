@@ -32,6 +32,7 @@ from tiltyard.cli.launching import (
 from tiltyard.cli.progress import progress_on
 from tiltyard.cli.screening import screens
 from tiltyard.cli.settings import Settings
+from tiltyard.cli.upgrade import upgrade_at_start
 from tiltyard.cli.workers import (
     check_machine,
     fetch_models,
@@ -89,7 +90,14 @@ MakePages = Callable[[Running], Starlette]
 """The app of the pages; `app.state.collectors` are metrics of theirs, for `/metrics`."""
 
 
-def serve(settings: Settings, *, host: str | None, port: int | None, make_pages: MakePages | None) -> None:
+def serve(
+    settings: Settings,
+    *,
+    host: str | None,
+    port: int | None,
+    make_pages: MakePages | None,
+    upgrade: bool | None = None,
+) -> None:
     """Serve until Ctrl-C or SIGTERM; raises a `TiltyardError` when something keeps it from starting."""
     signal.signal(
         signal.SIGUSR1, signal.SIG_IGN
@@ -108,6 +116,7 @@ def serve(settings: Settings, *, host: str | None, port: int | None, make_pages:
         say(f"tiltyard {__version__}  settings {settings.path or 'as shipped'}")
         prepare_data_directory(settings)
         with sole_server_of(settings.data_dir):
+            upgrade_at_start(settings, upgrade)
             specs = (
                 worker_specs(settings, fetch_models(settings, progress_on()))
                 if starts_workers(settings)

@@ -45,6 +45,7 @@ ENVIRONMENT = {
     "TILTYARD_LOG": "the event log, where it is not log.db in the data directory: a path or postgresql://…",
     "TILTYARD_KEYS": "the keys of data subjects, where they are not keys.db there: another postgresql://…",
     "TILTYARD_MASTER_KEY": "the file of the master key, where it is not master.key there",
+    "TILTYARD_BACKUPS": "where backups are, if not in `backups` in the data directory",
     "TILTYARD_LIMITS_URL": "where tenants' accounts are kept, as `server.limits_url`: redis://…",
     "TILTYARD_API_KEY": "the key that `tiltyard chat` and `tiltyard eval` show",
     "TILTYARD_ISA": "instruction set of the kernels: avx512_vnni, avx512, avx2, neon_dot, neon or scalar",

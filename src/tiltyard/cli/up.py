@@ -27,7 +27,7 @@ from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.arena.sessions import SessionLimits
 from tiltyard.cli.judge_options import items_of
 from tiltyard.cli.operators import KeyOperators
-from tiltyard.cli.options import config_option, data_option, host_option, port_option
+from tiltyard.cli.options import config_option, data_option, host_option, port_option, upgrade_option
 from tiltyard.cli.reviewers import reviewers
 from tiltyard.cli.rulesets import ruleset_of
 from tiltyard.cli.screening import redactors, screening
@@ -63,9 +63,12 @@ from tiltyard.web.sensors import sensor_routes
 @port_option
 @data_option
 @config_option
-def command(host: str | None, port: int | None, data: Path | None, config: Path | None) -> None:
+@upgrade_option
+def command(
+    *, host: str | None, port: int | None, data: Path | None, config: Path | None, upgrade: bool | None
+) -> None:
     """Serve models, the OpenAI protocol, the arena and the leaderboard. Ctrl-C drains and ends with status 0."""
-    serve(load_settings(config, data_dir=data), host=host, port=port, make_pages=make_pages)
+    serve(load_settings(config, data_dir=data), host=host, port=port, make_pages=make_pages, upgrade=upgrade)
 
 
 def make_pages(running: Running) -> Starlette:
