@@ -57,6 +57,7 @@ from tiltyard.router.ledger import Ledger, MemoryLedger
 from tiltyard.router.redis_ledger import RedisLedger
 from tiltyard.router.router import Router
 from tiltyard.router.tenants import UNLIMITED, TenantTerms
+from tiltyard.telemetry.tracing import NO_TRACING, Tracing, open_tracing
 from tiltyard.wire.hosts import LOOPBACK_NAMES
 from tiltyard.wire.worker import WorkerSpec
 
@@ -76,6 +77,8 @@ class Running:
     """Asks the gateway of this very process, as a user would; blind, since the arena asks with it."""
     hosts: frozenset[str] = LOOPBACK_NAMES
     """Names under which this server is served."""
+    tracing: Tracing = NO_TRACING
+    """Where spans go."""
 
 
 MakePages = Callable[[Running], Starlette]
@@ -142,6 +145,7 @@ async def serve_until_told(
     hosts = (*server_settings.hosts, *(() if is_wildcard(host) else (host,)))
     house_key = secrets.token_urlsafe(32)
     told = asyncio.Event()
+    tracing = open_tracing(settings.file.telemetry, process="gateway", instance=socket.gethostname())
     keeping: list[asyncio.Task[None]] = []
     with told_by_signals(told) as again, Rolls() as rolls:
         registry = Registry()
@@ -180,7 +184,7 @@ async def serve_until_told(
             )
             waiting = waiting_room(settings, registry, launcher)
             pages = (
-                make_pages(Running(settings, log, registry, client, LOOPBACK_NAMES | set(hosts)))
+                make_pages(Running(settings, log, registry, client, LOOPBACK_NAMES | set(hosts), tracing))
                 if make_pages
                 else None
             )
@@ -196,6 +200,7 @@ async def serve_until_told(
                 collectors=() if pages is None else pages.state.collectors,
                 screens=screens(settings),
                 waiting=waiting,
+                tracing=tracing,
             )
             app = OneAddress(gateway, pages)
             server = Server(
@@ -241,6 +246,7 @@ async def serve_until_told(
             await launcher.stop(drain_s=5.0)
             await client.aclose()
             await registry.aclose()
+            await asyncio.to_thread(tracing.close)
             stop.cancel()
 
 

@@ -32,6 +32,7 @@ from tiltyard.rating.costs import CostSettings
 from tiltyard.router.router import GATE_TOKENS
 from tiltyard.router.tenants import TenantTerms
 from tiltyard.wire.leniency import UnknownFields
+from tiltyard.wire.telemetry import LogSettings, TelemetrySettings
 from tiltyard.wire.terms import DEFAULT_WEIGHTS
 
 FILE_NAME = "tiltyard.toml"
@@ -215,6 +216,8 @@ class SettingsFile(Frozen):
     data: DataSettings = DataSettings()
     workers: WorkerSettings = WorkerSettings()
     router: RouterSettings = RouterSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+    log: LogSettings = LogSettings()
 
     @model_validator(mode="after")
     def sources_are_understood(self) -> SettingsFile:

@@ -117,6 +117,7 @@ def make_pages(running: Running) -> Starlette:
             collectors=[metrics],
             replay=replay_command(running.settings),
             allowed_hosts=running.hosts,
+            tracing=running.tracing,
         ),
     )
 

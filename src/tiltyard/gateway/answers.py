@@ -30,9 +30,9 @@ from tiltyard.gateway.resuming import EventId, asking_of, event_id_of
 from tiltyard.gateway.retelling import KEPT, Given, as_chunks, look_up
 from tiltyard.gateway.taking import Taken
 from tiltyard.gateway.telling import Asking, KeyReused, StreamGone, Telling, numbered
-from tiltyard.gateway.trace import traceparent_of
 from tiltyard.gateway.waiting import rough_tokens
 from tiltyard.identity.canonical import Json
+from tiltyard.telemetry.trace_context import CURRENT
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
 from tiltyard.wire.phrasing import Chunk, OpenAiPhrasing, Phrasing, openai_refusal
 from tiltyard.wire.sse import frame
@@ -102,7 +102,6 @@ class Order:
         self.spoken = spoken
         self.broke = False
         """Whether the stream ended in a failure."""
-        self._traceparent = traceparent_of(request)
         self._blind = HEADER_BLIND in request.headers
         tier = asked.service_tier if isinstance(asked, ChatCompletionRequest) else None
         self._terms = ServiceTerms.read(request.headers, tier)
@@ -120,7 +119,7 @@ class Order:
             generation_id=generation_id,
             created=created,
             endpoint=self.spoken.endpoint,
-            traceparent=self._traceparent,
+            trace=CURRENT.get(),
             blind=self._blind,
             terms=self._terms,
         )

@@ -25,6 +25,7 @@ from tiltyard.gateway.openapi import request_schema
 from tiltyard.gateway.taking import take
 from tiltyard.router.ledger import Ask
 from tiltyard.router.router import Route
+from tiltyard.telemetry.trace_context import CURRENT, headers_of, traceparent_now
 from tiltyard.wire.embeddings import EmbeddingsRequest, embeddings_request
 from tiltyard.wire.terms import ServiceTerms
 from tiltyard.wire.worker import HEADER_IDENTITY, HEADER_TENANT
@@ -111,7 +112,13 @@ async def _record(
             prompt_tokens=orjson.loads(embedded.body)["usage"]["prompt_tokens"],
             total_ms=(time.perf_counter() - began) * 1000,
         )
-        await door.log.append(event, subject=identity.name, tenant=caller.tenant, source=SOURCE)
+        await door.log.append(
+            event,
+            subject=identity.name,
+            tenant=caller.tenant,
+            source=SOURCE,
+            traceparent=traceparent_now(),
+        )
         billed = event.prompt_tokens
     finally:
         await charge.settle(billed, 0)
@@ -128,6 +135,7 @@ async def _from_a_worker(
         return {
             "content-type": "application/json",
             HEADER_TENANT: current_caller().tenant,
+            **headers_of(CURRENT.get()),
             **terms.headers(elapsed_ms=elapsed_ms),
         }
 

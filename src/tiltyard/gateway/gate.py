@@ -16,6 +16,7 @@ from tiltyard.gateway.errors import InvalidApiKey, MissingScope, error_response
 from tiltyard.gateway.keyring import KeyRing
 from tiltyard.router.ledger import Standing
 from tiltyard.router.tenants import UNLIMITED, TenantTerms
+from tiltyard.telemetry.trace_context import CURRENT, read_trace
 from tiltyard.wire.worker import HEADER_BLIND
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/openapi.json"})
@@ -121,10 +122,12 @@ class GateMiddleware:
             await error_response(error, path=scope["path"])(scope, receive, send)
             return
         token = CALLER.set(caller)
+        trace = CURRENT.set(read_trace(headers.get(b"traceparent", ""), headers.get(b"tracestate", "")))
         try:
             await self.app(scope, receive, _with_standing(send, caller))
         finally:
             CALLER.reset(token)
+            CURRENT.reset(trace)
 
 
 def _check_scope(caller: Caller, scope: keyring.Scope, wanted: str) -> None:

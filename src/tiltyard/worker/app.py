@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_address
+from typing import NamedTuple
 from uuid import uuid4
 
 import orjson
@@ -20,6 +21,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tiltyard.errors import InvalidRequest, TiltyardError, Unavailable, to_http
 from tiltyard.identity.canonical import digest_of_json
+from tiltyard.telemetry.trace_context import TraceParent, trace_of
+from tiltyard.telemetry.traced_requests import TracedRequests
+from tiltyard.telemetry.tracing import NO_TRACING, Tracing
 from tiltyard.wire.embeddings import parse_embeddings_request
 from tiltyard.wire.hosts import host_name
 from tiltyard.wire.openai import (
@@ -44,6 +48,7 @@ from tiltyard.worker.embeddings import embeddings_json, engine_requests, while_c
 from tiltyard.worker.frames import ChatFraming, CompletionFraming, Framing
 from tiltyard.worker.host import AnswerRequest, ModelHost, ServedIdentity
 from tiltyard.worker.metrics import CONTENT_TYPE
+from tiltyard.worker.phases import tell_phases
 from tiltyard.worker.reading import Reading
 from tiltyard.worker.service import LiveAnswer, WorkerService
 
@@ -55,8 +60,9 @@ CLIENT_CLOSED = 499
 class WorkerDoors:
     """The routes of one worker; `service` is there once the model is loaded."""
 
-    def __init__(self, worker: str) -> None:
+    def __init__(self, worker: str, tracing: Tracing = NO_TRACING) -> None:
         self.worker = worker
+        self.tracing = tracing
         self.service: WorkerService | None = None
 
     def app(self) -> Starlette:
@@ -75,7 +81,10 @@ class WorkerDoors:
                 Route("/ready", self.ready),
                 Route("/metrics", self.metrics),
             ],
-            middleware=[Middleware(NoBrowsers)],
+            middleware=[
+                Middleware(NoBrowsers),
+                *([Middleware(TracedRequests, tracing=self.tracing)] if self.tracing.recording else ()),
+            ],
             exception_handlers={TiltyardError: _error_response, ClientDisconnect: _nobody},
         )
 
@@ -111,12 +120,13 @@ class WorkerDoors:
         except InvalidRequest as error:
             error.param = "messages" if error.param == "prompt" else error.param
             raise
-        return self._answer(service, plan, ChatFraming, stream=body.stream)
+        return self._answer(service, plan, ChatFraming, request, arrived_s, stream=body.stream)
 
     async def completions(self, request: Request) -> Response:
         """`POST /v1/completions`."""
         service = self._loaded()
-        terms = Terms.starting(ServiceTerms.read(request.headers), time.perf_counter())
+        arrived_s = time.perf_counter()
+        terms = Terms.starting(ServiceTerms.read(request.headers), arrived_s)
         body = parse_completion_request(await _body(request))
         identity = service.host.identity(body.model)
         service.admit(terms.priority, body.n)
@@ -133,7 +143,7 @@ class WorkerDoors:
             terms=terms,
             echo=body.echo,
         )
-        return self._answer(service, plan, CompletionFraming, stream=body.stream)
+        return self._answer(service, plan, CompletionFraming, request, arrived_s, stream=body.stream)
 
     async def embeddings(self, request: Request) -> Response:
         """`POST /v1/embeddings`."""
@@ -221,11 +231,19 @@ class WorkerDoors:
         return self.service
 
     def _answer(
-        self, service: WorkerService, plan: AnswerPlan, framing: type[Framing], *, stream: bool
+        self,
+        service: WorkerService,
+        plan: AnswerPlan,
+        framing: type[Framing],
+        request: Request,
+        arrived_s: float,
+        *,
+        stream: bool,
     ) -> Response:
         created_s = int(time.time())
         live = service.begin(plan, lambda answer: framing(answer, created_s), stream=stream)
-        return AnswerResponse(service, live, stream=stream)
+        told = Told(self.tracing, trace_of(request.headers), arrived_s)
+        return AnswerResponse(service, live, told, stream=stream)
 
 
 class NoBrowsers:
@@ -254,11 +272,20 @@ class NoBrowsers:
         return "origin" not in headers and name is not None and (name == "localhost" or _is_address(name))
 
 
+class Told(NamedTuple):
+    """Where the phases of an answer are told once it is over, and when its request arrived (`time.perf_counter`)."""
+
+    tracing: Tracing
+    trace: TraceParent | None
+    arrived_s: float
+
+
 class AnswerResponse(Response):
     """Sends an answer as it comes and watches for the reader to leave; one task an answer, none a token."""
 
-    def __init__(self, service: WorkerService, live: LiveAnswer, *, stream: bool) -> None:
+    def __init__(self, service: WorkerService, live: LiveAnswer, told: Told, *, stream: bool) -> None:
         super().__init__()
+        self._told = told
         self._service = service
         self._live = live
         self._stream = stream
@@ -276,6 +303,10 @@ class AnswerResponse(Response):
         finally:
             watcher.cancel()
             self._service.close(self._live)
+            tracing, trace, arrived_s = self._told
+            failure = self._live.failure
+            error = None if failure is None else failure.code
+            tell_phases(tracing, trace, self._live.answer, arrived_s=arrived_s, error=error)
 
     async def _send_all(self, send: Send) -> None:
         live, started = self._live, False

@@ -23,6 +23,7 @@ from tiltyard.engine.fairness import FairnessConfig
 from tiltyard.engine.request import EngineRequest, SamplingSettings
 from tiltyard.errors import ConfigurationError, InvalidRequest, TiltyardError
 from tiltyard.identity.store import IdentityStore
+from tiltyard.telemetry.tracing import open_tracing
 from tiltyard.wire.worker import WorkerSpec
 from tiltyard.worker.app import WorkerDoors
 from tiltyard.worker.host import HostSettings, ModelHost, load_host
@@ -80,7 +81,8 @@ async def serve(spec: WorkerSpec) -> int:
     """Listen, load, warm, say ready; then serve until drained."""
     began_s = time.monotonic()
     listener = listen(spec)
-    doors = WorkerDoors(spec.worker)
+    tracing = open_tracing(spec.telemetry, process="worker", instance=spec.worker)
+    doors = WorkerDoors(spec.worker, tracing)
     server = QuietServer(
         uvicorn.Config(
             doors.app(), log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=5
@@ -117,6 +119,7 @@ async def serve(spec: WorkerSpec) -> int:
         if service is not None and not service.dead:
             service.stop()
         retract_ready_file(spec)
+        tracing.close()
         gc.unfreeze()  # else the interpreter ends without taking the model down
     say(f"{spec.worker}: stopped")
     return EXIT_ENGINE_FAILED if service is not None and service.dead else 0

@@ -1,0 +1,124 @@
+"""One trace from the browser to the engine's phases, of real processes, as a collector gets it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from otlp_collector import Collector, SpanSeen, collector
+from playwright.sync_api import expect, sync_playwright
+from running_tiltyard import ROOT, Tiltyard
+from test_arena_in_a_browser import ANSWER_TIMEOUT_MS, CHROMIUM, FLAGS
+
+WORDS = "Say one word about lighthouses."
+CONFIG = """
+[models.smollm2-135m]
+source = "file:{model}"
+
+[identities.cold]
+model = "smollm2-135m"
+sampling = {{ temperature = 0.2, max_tokens = 12 }}
+
+[identities.hot]
+model = "smollm2-135m"
+sampling = {{ temperature = 0.9, max_tokens = 12 }}
+
+[aliases]
+chat = "cold"
+
+[arena]
+contestants = ["cold", "hot"]
+
+[telemetry]
+endpoint = "{collector}"
+headers = {{ x-collector-key = "YARD_COLLECTOR_KEY" }}
+service_name = "yard"
+
+#[log]
+#format = "json"
+"""
+
+
+class Yard(NamedTuple):
+    tiltyard: Tiltyard
+    collector: Collector
+    battle: str
+
+
+@pytest.fixture(scope="module")
+def yard(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterator[Yard]:
+    """`tiltyard up` with a collector; a person has asked, read both answers and voted."""
+    if not CHROMIUM.exists():
+        pytest.skip("no /usr/bin/chromium; apt-get install chromium")
+    data = tmp_path_factory.mktemp("traced")
+    with collector() as seen:
+        (data / "tiltyard.toml").write_text(CONFIG.format(model=model_path, collector=seen.url))
+        started = Tiltyard(
+            data,
+            *("up", "--port", "0", "--config", str(data / "tiltyard.toml")),
+            environment={"YARD_COLLECTOR_KEY": "s3cret", "OTEL_BSP_SCHEDULE_DELAY": "200"},
+        )
+        started.wait_for("ready;")
+        battle = one_battle(started.url)
+        yield Yard(started, seen, battle)
+        assert started.interrupt() == 0
+
+
+def one_battle(url: str) -> str:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        page = browser.new_page()
+        page.goto(url)
+        page.get_by_label("Your question").fill(WORDS)
+        page.get_by_label("I have read this and agree.").check()
+        page.get_by_label("Your question").press("Enter")
+        expect(page.get_by_text("Which side answered better?")).to_be_visible(timeout=ANSWER_TIMEOUT_MS)
+        battle = page.url.rpartition("/")[2]
+        page.keyboard.press("ArrowLeft")
+        page.wait_for_selector("#verdict")
+        browser.close()
+    return battle
+
+
+def of_the_question(yard: Yard) -> list[SpanSeen]:
+    """The spans of the trace in which the question was asked."""
+    spans = yard.collector.wait_for("battle turn", "decode", "POST /battles", "POST /battles/{battle}/vote")
+    (turn,) = [span for span in spans if span.name == "battle turn"]
+    return [span for span in spans if span.trace == turn.trace]
+
+
+def test_a_question_in_the_browser_is_one_tree_down_to_the_engines_phases(yard: Yard) -> None:
+    spans = of_the_question(yard)
+    by_id = {span.id: span for span in spans}
+    roots = [span for span in spans if not span.parent]
+    assert [root.name for root in roots] == ["GET /"]
+    assert all(span.parent in by_id for span in spans if span.parent)
+
+    def way(span: SpanSeen) -> list[str]:
+        return [span.name, *(way(by_id[span.parent]) if span.parent else ())]
+
+    ways = {tuple(reversed(way(span))) for span in spans if span.name in ("queue", "prefill", "decode")}
+    worker = "ask smollm2-135m"
+    assert ways == {
+        (
+            *("GET /", "POST /battles", "battle turn", f"answer side {side}", "POST /v1/chat/completions"),
+            *(f"chat {names[side]}", worker, "POST /v1/chat/completions", phase),
+        )
+        for names in [sides_of(spans)]
+        for side in "ab"
+        for phase in ("queue", "prefill", "decode")
+    }
+
+
+def sides_of(spans: list[SpanSeen]) -> dict[str, str]:
+    by_id = {span.id: span for span in spans}
+    chats = [span for span in spans if span.name.startswith("chat ")]
+    return {
+        str(by_id[by_id[chat.parent].parent].attributes["tiltyard.battle.side"]): chat.name.removeprefix("chat ")
+        for chat in chats
+    }
