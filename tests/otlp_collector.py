@@ -105,7 +105,7 @@ def events_in(request: ExportLogsServiceRequest) -> Iterator[EventSeen]:
     for of_resource in request.resource_logs:
         for scope in of_resource.scope_logs:
             for record in scope.log_records:
-                assert not record.HasField("body")
+                assert record.body.WhichOneof("value") is None
                 yield EventSeen(
                     record.event_name,
                     record.trace_id.hex(),
@@ -145,7 +145,7 @@ def collector() -> Iterator[Collector]:
             self.send_header("content-length", "0")
             self.end_headers()
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, *args: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Door)

@@ -74,6 +74,13 @@ class Tiltyard:
         assert match, self.lines
         return match[1]
 
+    def so_far(self) -> list[str]:
+        """Every line so far."""
+        while not self._queue.empty():
+            if (line := self._queue.get()) is not None:
+                self.lines.append(line.rstrip())
+        return list(self.lines)
+
     def interrupt(self) -> int:
         """Press Ctrl-C; returns the exit status."""
         self.process.send_signal(signal.SIGINT)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from otlp_collector import Collector, SpanSeen, collector
 from playwright.sync_api import expect, sync_playwright
-from running_tiltyard import ROOT, Tiltyard
+from running_tiltyard import Tiltyard
 from test_arena_in_a_browser import ANSWER_TIMEOUT_MS, CHROMIUM, FLAGS
+
+from otlp_collector import Collector, SpanSeen, collector
 
 WORDS = "Say one word about lighthouses."
 CONFIG = """
@@ -39,8 +38,9 @@ endpoint = "{collector}"
 headers = {{ x-collector-key = "YARD_COLLECTOR_KEY" }}
 service_name = "yard"
 
-#[log]
-#format = "json"
+[log]
+format = "json"
+level = "info"
 """
 
 
@@ -63,8 +63,8 @@ def yard(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterator
             *("up", "--port", "0", "--config", str(data / "tiltyard.toml")),
             environment={"YARD_COLLECTOR_KEY": "s3cret", "OTEL_BSP_SCHEDULE_DELAY": "200"},
         )
-        started.wait_for("ready;")
-        battle = one_battle(started.url)
+        started.wait_for_log("ready;")
+        battle = one_battle(started.log_url)
         yield Yard(started, seen, battle)
         assert started.interrupt() == 0
 
@@ -119,6 +119,26 @@ def sides_of(spans: list[SpanSeen]) -> dict[str, str]:
     by_id = {span.id: span for span in spans}
     chats = [span for span in spans if span.name.startswith("chat ")]
     return {
-        str(by_id[by_id[chat.parent].parent].attributes["tiltyard.battle.side"]): chat.name.removeprefix("chat ")
+        str(by_id[by_id[chat.parent].parent].attributes["tiltyard.battle.side"]): chat.name.removeprefix(
+            "chat "
+        )
         for chat in chats
     }
+
+
+def test_every_line_of_every_process_is_a_json_object_and_those_of_an_answer_name_its_trace(
+    yard: Yard,
+) -> None:
+    trace = of_the_question(yard)[0].trace
+    gateway = [json.loads(line) for line in yard.tiltyard.so_far()]
+    worker = [
+        json.loads(line)
+        for line in (yard.tiltyard.data / "run" / "smollm2-135m.log").read_text().splitlines()
+    ]
+    assert {(line["process"], line["instance"]) for line in worker} == {("worker", "smollm2-135m")}
+    assert "ready; Ctrl-C drains and ends" in [line["message"] for line in gateway]
+    for lines in (gateway, worker):
+        of_answers = [line for line in lines if "generation" in line]
+        assert {line["trace_id"] for line in of_answers} == {trace}
+        assert len(of_answers) == 2
+    assert WORDS not in "\n".join(map(json.dumps, [*gateway, *worker]))

@@ -13,9 +13,10 @@ from pathlib import Path
 import click
 
 from tiltyard.cli.consent_lines import consent_line
-from tiltyard.cli.options import PlaceGroup, data_option, who
-from tiltyard.cli.settings import default_data_dir
-from tiltyard.errors import ContentMissing, NotFound
+from tiltyard.cli.evaluation_export import as_line, open_sender, send_from
+from tiltyard.cli.options import PlaceGroup, config_option, data_option, who
+from tiltyard.cli.settings import default_data_dir, load_settings
+from tiltyard.errors import ConfigurationError, ContentMissing, NotFound, UpstreamFailed
 from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.log import EventLog
 from tiltyard.events.places import keys_in, log_in
@@ -78,6 +79,7 @@ from tiltyard.events.schema import (
     WorkerStopped,
 )
 from tiltyard.events.verification import Head, content_refs_of
+from tiltyard.telemetry.evaluations import TYPES, Evaluations
 from tiltyard.wire.escaping import for_terminal, one_line
 
 MAX_SEQUENCE_DIGITS = 18
@@ -197,6 +199,52 @@ def rebuild(context: click.Context) -> None:
     with _opened(context) as log, _Progress("rebuilding") as progress:
         events = log.rebuild(progress.show)
     click.echo(f"rebuilt the projections from {events:,} events")
+
+
+@command.command()
+@config_option
+@click.option(
+    "--after",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="From the event behind this sequence.",
+)
+@click.option(
+    "--send", is_flag=True, help="Send them to the collector of [telemetry] instead of printing them."
+)
+@click.pass_context
+def evaluations(context: click.Context, *, config: Path | None, after: int, send: bool) -> None:
+    """Print or send what the log says of answers (judgments, fixed sets, votes, rewards) as OpenTelemetry's gen_ai.evaluation.result.
+
+    A running server sends them as they come; this sends them again, or for the first time. Each names its event
+    (`tiltyard.event.id`), by which a result that comes twice is told.
+    """
+    data, _ = context.obj
+    settings = load_settings(config, data_dir=data).file.telemetry
+    with _opened(context) as log:
+        if not send:
+            for result in Evaluations(log).results(log.read(after=after, types=TYPES)):
+                click.echo(as_line(result))
+            return
+        sender = open_sender(settings, instance="tiltyard events")
+        if sender is None:
+            raise ConfigurationError(
+                "there is no collector to send to; name one as telemetry.endpoint in tiltyard.toml, or in "
+                "OTEL_EXPORTER_OTLP_ENDPOINT with tiltyard[otel] installed",
+                param="telemetry.endpoint",
+            )
+        newest, sent = log.last_sequence(), None
+        with _Progress("sending") as progress:
+            for sent in send_from(log, sender, after):
+                progress.show(sent.last_sequence, newest)
+        if sent is not None and sent.refused:
+            raise UpstreamFailed(
+                f"the collector did not take the results behind event {sent.last_sequence}; when it does, go on with "
+                f"--after {sent.last_sequence}",
+                code="collector_failed",
+            )
+    click.echo(f"{0 if sent is None else sent.results:,} results sent")
 
 
 def short_type(name: str) -> str:

@@ -17,9 +17,11 @@ import uvicorn
 import uvloop
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
+from uvicorn.config import LOGGING_CONFIG
 
 from tiltyard import __version__
 from tiltyard.cli.address import OneAddress, is_loopback, is_wildcard, listen, refuse_strangers
+from tiltyard.cli.evaluation_export import open_sender, send_as_they_come
 from tiltyard.cli.forgetting import forget_erased
 from tiltyard.cli.launching import (
     Rolls,
@@ -57,6 +59,7 @@ from tiltyard.router.ledger import Ledger, MemoryLedger
 from tiltyard.router.redis_ledger import RedisLedger
 from tiltyard.router.router import Router
 from tiltyard.router.tenants import UNLIMITED, TenantTerms
+from tiltyard.telemetry.logs import announce, is_json, open_log
 from tiltyard.telemetry.tracing import NO_TRACING, Tracing, open_tracing
 from tiltyard.wire.hosts import LOOPBACK_NAMES
 from tiltyard.wire.worker import WorkerSpec
@@ -90,6 +93,7 @@ def serve(settings: Settings, *, host: str | None, port: int | None, make_pages:
     signal.signal(
         signal.SIGUSR1, signal.SIG_IGN
     )  # a restart that is asked for too early; `Rolls` obeys later
+    open_log(settings.file.log, process="gateway", instance=socket.gethostname())
     check_machine(settings)
     check_exposure(
         settings,
@@ -145,7 +149,9 @@ async def serve_until_told(
     hosts = (*server_settings.hosts, *(() if is_wildcard(host) else (host,)))
     house_key = secrets.token_urlsafe(32)
     told = asyncio.Event()
-    tracing = open_tracing(settings.file.telemetry, process="gateway", instance=socket.gethostname())
+    telemetry, instance = settings.file.telemetry, socket.gethostname()
+    tracing = open_tracing(telemetry, process="gateway", instance=instance)
+    sender = open_sender(telemetry, instance=instance) if telemetry.evaluations else None
     keeping: list[asyncio.Task[None]] = []
     with told_by_signals(told) as again, Rolls() as rolls:
         registry = Registry()
@@ -216,6 +222,9 @@ async def serve_until_told(
             ]
             if (hours := settings.file.data.retain_hours) > 0:
                 housekeeping.append(asyncio.create_task(retain_regularly(log, hours * 3600.0)))
+            if sender is not None:
+                path = settings.data_dir / "telemetry.json"
+                housekeeping.append(asyncio.create_task(send_as_they_come(log, sender, path)))
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             scaler = autoscaler_of(settings, launcher, router, waiting, membership.members)
             keeping.append(asyncio.create_task(scaler.watch()))
@@ -246,6 +255,8 @@ async def serve_until_told(
             await launcher.stop(drain_s=5.0)
             await client.aclose()
             await registry.aclose()
+            if sender is not None:
+                sender.close()
             await asyncio.to_thread(tracing.close)
             stop.cancel()
 
@@ -272,6 +283,7 @@ def server_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
         http=CarefulConnection,
         ws=CarefulSocket,
         log_level="warning",
+        log_config=None if is_json() else LOGGING_CONFIG,
         access_log=False,
         server_header=False,
         proxy_headers=bool(server.trusted_proxies),
@@ -376,4 +388,4 @@ def show_doors(settings: Settings, url: str, *, arena: bool, closed: bool) -> No
 
 def say(text: str) -> None:
     """One line for the person who started us."""
-    click.echo(text)
+    announce(text, click.echo)

@@ -33,7 +33,7 @@ from tiltyard.gateway.relay import Relay
 from tiltyard.gateway.screening import Served, served
 from tiltyard.gateway.shadow import SHADOW
 from tiltyard.gateway.shadow import TERMS as SHADOW_TERMS
-from tiltyard.gateway.spans import OPERATIONS, answer_facts, request_facts, tell_words
+from tiltyard.gateway.spans import OPERATIONS, answer_facts, log_end, request_facts, tell_words
 from tiltyard.identity.canonical import Json, canonical_json
 from tiltyard.router.ledger import Ask
 from tiltyard.router.split import Asker, Drawn
@@ -349,6 +349,7 @@ class Generation:
         event = event_of(asked, self.collected, ending)
         self._measure(event)
         self._tell_span(event, ending)
+        log_end(event)
         if self.collected.finished is not None:
             ends = [choice.completion_tokens for choice in event.choices]
             self._relay.ended(self.collected.choices[0].text, ends)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import Final, cast
 from urllib.parse import urlsplit
@@ -13,8 +14,11 @@ from tiltyard.gateway.collect import Endpoint, Kind
 from tiltyard.identity.canonical import Json
 from tiltyard.router.router import Route, Router
 from tiltyard.telemetry import genai
+from tiltyard.telemetry.logs import fields
 from tiltyard.telemetry.tracing import Attribute, Attributes, Span, Tracing
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
+
+_logger = logging.getLogger(__name__)
 
 OPERATIONS: Final[Mapping[Kind, str]] = {"chat": "chat", "completion": "text_completion"}
 
@@ -94,6 +98,25 @@ def answer_facts(event: GenerationFinished) -> Attributes:
         "tiltyard.shadow_of": event.shadow_of,
     }
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def log_end(event: GenerationFinished) -> None:
+    """One line of the log for a generation, where the log's level wants it."""
+    if not _logger.isEnabledFor(logging.INFO):
+        return
+    ends = "/".join(choice.finish_reason for choice in event.choices)
+    facts = {
+        "generation": event.generation,
+        "identity": event.identity,
+        "worker": event.worker,
+        "finish": ends,
+        "code": event.error,
+        "prompt_tokens": event.prompt_tokens,
+        "completion_tokens": event.completion_tokens,
+        "total_ms": round(event.total_ms, 3),
+    }
+    said = "%s by %s: %s in %.0f ms"
+    _logger.info(said, event.generation, event.identity, ends, event.total_ms, extra=fields(facts))
 
 
 def tell_words(

@@ -85,7 +85,7 @@ class OtelTracing:
         at_ns: int | None = None,
     ) -> Span:
         """Begin a span below `parent`, or a trace of its own."""
-        below = None if parent is None else set_span_in_context(NonRecordingSpan(_context(parent)))
+        below = None if parent is None else set_span_in_context(NonRecordingSpan(context_of(parent)))
         span = self._tracer.start_span(
             name,
             context=below,
@@ -131,7 +131,8 @@ class _Traced:
         self._span.end(at_ns)
 
 
-def _context(trace: TraceParent) -> SpanContext:
+def context_of(trace: TraceParent) -> SpanContext:
+    """A trace context in OpenTelemetry's form."""
     return SpanContext(
         int(trace.trace_id, 16),
         int(trace.span_id, 16),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Literal, Protocol, TypeAlias
 
 from tiltyard.errors import ConfigurationError
@@ -19,7 +20,8 @@ Attribute: TypeAlias = str | bool | int | float | Sequence[str]
 Attributes: TypeAlias = Mapping[str, Attribute]
 Kind: TypeAlias = Literal["internal", "server", "client"]
 
-ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+Signal: TypeAlias = Literal["TRACES", "LOGS"]
+"""As OpenTelemetry's variables name them; evaluation results are logs."""
 CANCELLED = "cancelled"
 """`error.type` of what nobody waited for any more."""
 
@@ -114,11 +116,15 @@ class NoTracing:
 NO_TRACING: Tracing = NoTracing()
 
 
-def is_on(settings: TelemetrySettings) -> bool:
-    """Whether there is a collector: of the settings, or of OpenTelemetry's own variables."""
-    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+def is_on(settings: TelemetrySettings, signal: Signal) -> bool:
+    """Whether there is a collector for a signal: of the settings, or of OpenTelemetry's own variables, which can also say no."""
+    environment = os.environ
+    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
-    return settings.endpoint is not None or any(os.environ.get(name) for name in ENDPOINT_VARIABLES)
+    if environment.get(f"OTEL_{signal}_EXPORTER", "").strip().lower() == "none":
+        return False
+    named = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
+    return settings.endpoint is not None or any(environment.get(name) for name in named)
 
 
 def open_tracing(settings: TelemetrySettings, *, process: str, instance: str) -> Tracing:
@@ -127,24 +133,29 @@ def open_tracing(settings: TelemetrySettings, *, process: str, instance: str) ->
     Raises `ConfigurationError` where the extra is not installed or a header's variable is not set. Where only the
     environment names a collector and the extra is missing, there is no tracing: the variable may be meant for others.
     """
-    if not is_on(settings) or os.environ.get("OTEL_TRACES_EXPORTER", "otlp").strip().lower() == "none":
+    if not is_on(settings, "TRACES"):
         return NO_TRACING
-    try:
-        module = importlib.import_module("tiltyard.telemetry.otel")
-    except ModuleNotFoundError as error:
-        if settings.endpoint is None:
-            return NO_TRACING
-        raise missing_extra(error) from None
+    module = load_extra("tiltyard.telemetry.otel", settings)
+    if module is None:
+        return NO_TRACING
     tracing: Tracing = module.OtelTracing(settings, process=process, instance=instance)
     return tracing
 
 
-def missing_extra(error: ModuleNotFoundError) -> ConfigurationError:
-    """The error for a collector that is named without the packages that speak to it."""
-    return ConfigurationError(
-        f"telemetry.endpoint needs the package {error.name}; install tiltyard[otel], or take the key out",
-        param="telemetry.endpoint",
-    )
+def load_extra(module: str, settings: TelemetrySettings) -> ModuleType | None:
+    """A module that needs `tiltyard[otel]`; `None` where that is missing and only the environment asks for it.
+
+    Raises `ConfigurationError` where the settings name a collector and the extra is missing.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if settings.endpoint is None:
+            return None
+        raise ConfigurationError(
+            f"telemetry.endpoint needs the package {error.name}; install tiltyard[otel], or take the key out",
+            param="telemetry.endpoint",
+        ) from None
 
 
 def header_values(settings: TelemetrySettings) -> dict[str, str]:

@@ -78,5 +78,5 @@ class LogSettings(Frozen):
 
     format: Literal["text", "json"] = "text"
     """`json`: one JSON object a line, with the ids of trace and span."""
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    """What is less urgent is not written."""
+    level: Literal["debug", "info", "warning", "error"] = "warning"
+    """What is less urgent is not written, but for what a process says when it starts and ends; `info` has a line for each generation."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,7 +22,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tiltyard.errors import InvalidRequest, TiltyardError, Unavailable, to_http
 from tiltyard.identity.canonical import digest_of_json
-from tiltyard.telemetry.trace_context import TraceParent, trace_of
+from tiltyard.telemetry.logs import fields
+from tiltyard.telemetry.trace_context import CURRENT, TraceParent, trace_of
 from tiltyard.telemetry.traced_requests import TracedRequests
 from tiltyard.telemetry.tracing import NO_TRACING, Tracing
 from tiltyard.wire.embeddings import parse_embeddings_request
@@ -53,6 +55,8 @@ from tiltyard.worker.reading import Reading
 from tiltyard.worker.service import LiveAnswer, WorkerService
 
 MAX_BODY_BYTES = 16 << 20
+_logger = logging.getLogger(__name__)
+
 CLIENT_CLOSED = 499
 """Nobody receives it."""
 
@@ -242,7 +246,9 @@ class WorkerDoors:
     ) -> Response:
         created_s = int(time.time())
         live = service.begin(plan, lambda answer: framing(answer, created_s), stream=stream)
-        told = Told(self.tracing, trace_of(request.headers), arrived_s)
+        trace = trace_of(request.headers)
+        CURRENT.set(trace)
+        told = Told(self.tracing, trace, arrived_s)
         return AnswerResponse(service, live, told, stream=stream)
 
 
@@ -303,10 +309,23 @@ class AnswerResponse(Response):
         finally:
             watcher.cancel()
             self._service.close(self._live)
+            self._log_end()
             tracing, trace, arrived_s = self._told
             failure = self._live.failure
             error = None if failure is None else failure.code
             tell_phases(tracing, trace, self._live.answer, arrived_s=arrived_s, error=error)
+
+    def _log_end(self) -> None:
+        if _logger.isEnabledFor(logging.INFO):
+            answer = self._live.answer
+            facts = {
+                "generation": answer.plan.generation,
+                "identity": answer.plan.identity,
+                "finished": answer.finished,
+                "prompt_tokens": len(answer.plan.prompt),
+                "completion_tokens": answer.completion_tokens,
+            }
+            _logger.info("%s is over", answer.plan.generation, extra=fields(facts))
 
     async def _send_all(self, send: Send) -> None:
         live, started = self._live, False
