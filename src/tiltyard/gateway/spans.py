@@ -154,9 +154,12 @@ def _input(asked: Mapping[str, Json]) -> Json:
 
 
 def _message(message: Mapping[str, Json]) -> Json:
-    parts: list[Json] = [{"type": "text", "content": message.get("content")}]
-    if calls := message.get("tool_calls"):
-        parts.append({"type": "tool_call", "content": calls})
+    parts: list[Json] = []
+    if (content := message.get("content")) is not None:
+        parts.append({"type": "text", "content": content})
+    for call in cast(list[Mapping[str, Json]], message.get("tool_calls") or []):
+        function = cast(Mapping[str, Json], call["function"])
+        parts.append({"type": "tool_call", "id": call.get("id"), **function})
     return {"role": message["role"], "parts": parts}
 
 
