@@ -142,3 +142,44 @@ def test_every_line_of_every_process_is_a_json_object_and_those_of_an_answer_nam
         assert {line["trace_id"] for line in of_answers} == {trace}
         assert len(of_answers) == 2
     assert WORDS not in "\n".join(map(json.dumps, [*gateway, *worker]))
+
+
+def test_no_span_and_no_event_has_a_word_and_every_request_showed_the_key(yard: Yard) -> None:
+    yard.collector.wait_for_events(2)
+    assert WORDS not in repr((of_the_question(yard), yard.collector.events))
+    assert {headers["x-collector-key"] for headers in yard.collector.headers} == {"s3cret"}
+    assert {span.service for span in yard.collector.spans} == {"yard", "yard-worker"}
+
+
+def test_phases_say_what_they_cost(yard: Yard) -> None:
+    spans = of_the_question(yard)
+    chats = {span.attributes["gen_ai.response.id"]: span for span in spans if span.name.startswith("chat ")}
+    for span in spans:
+        if span.name in ("queue", "prefill", "decode"):
+            chat = chats[span.attributes["gen_ai.response.id"]]
+            usage = "gen_ai.usage.output_tokens" if span.name == "decode" else "gen_ai.usage.input_tokens"
+            if span.name != "queue":
+                assert span.attributes[usage] == chat.attributes[usage]
+            assert chat.begin_ns <= span.begin_ns <= span.end_ns <= chat.end_ns
+
+
+def test_a_vote_is_two_results_on_the_two_generations_it_judges_and_the_log_says_the_same(yard: Yard) -> None:
+    chats = {
+        str(span.attributes["gen_ai.response.id"]): span
+        for span in of_the_question(yard)
+        if span.name.startswith("chat ")
+    }
+    events = yard.collector.wait_for_events(2)
+    told = {event.attributes["gen_ai.response.id"]: event for event in events}
+    assert set(told) == set(chats)
+    for generation, chat in chats.items():
+        event = told[generation]
+        assert (event.name, event.trace, event.span) == ("gen_ai.evaluation.result", chat.trace, chat.id)
+        assert event.attributes["tiltyard.battle"] == yard.battle
+    labels = sorted(str(event.attributes["gen_ai.evaluation.score.label"]) for event in events)
+    assert labels == ["lost", "won"]
+    printed = yard.tiltyard.run("events", "evaluations").stdout.splitlines()
+    for line in map(json.loads, printed):
+        event = told[line["attributes"]["gen_ai.response.id"]]
+        assert line["attributes"].items() <= event.attributes.items()
+    assert len(printed) == 2

@@ -19,6 +19,7 @@ from tiltyard.errors import TiltyardError
 from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.log import EventLog
 from tiltyard.telemetry.evaluations import TYPES, EvaluationResult, Evaluations
+from tiltyard.telemetry.export_metrics import ExportMetrics
 from tiltyard.telemetry.tracing import is_on, load_extra
 from tiltyard.wire.telemetry import TelemetrySettings
 
@@ -101,14 +102,18 @@ class Position:
         fresh.replace(self._path)
 
 
-async def send_as_they_come(log: EventLog, sender: Sender, path: Path) -> None:
+async def send_as_they_come(
+    log: EventLog, sender: Sender, path: Path, metrics: ExportMetrics | None = None
+) -> None:
     """Follow the log for ever."""
     position = await asyncio.to_thread(Position, path, log)
+    metrics = metrics or ExportMetrics()
+    metrics.lag = lambda: log.last_sequence() - position.sequence
     warned = False
     while True:
         wait_s = EVERY_S
         try:
-            if await asyncio.to_thread(_advance, log, sender, position):
+            if await asyncio.to_thread(_advance, log, sender, position, metrics):
                 warned = False
             else:
                 wait_s = AGAIN_AFTER_S
@@ -127,13 +132,16 @@ async def send_as_they_come(log: EventLog, sender: Sender, path: Path) -> None:
         await asyncio.sleep(wait_s)
 
 
-def _advance(log: EventLog, sender: Sender, position: Position) -> bool:
+def _advance(log: EventLog, sender: Sender, position: Position, metrics: ExportMetrics) -> bool:
     newest = log.last_sequence()
     if newest == position.sequence:
         return True
+    results = 0
     for sent in send_from(log, sender, position.sequence):
         if sent.refused:
             return False
+        metrics.sent.inc(sent.results - results)
+        results = sent.results
         position.move(sent.last_sequence)
     if newest > position.sequence:
         position.move(newest)  # nothing else up to there was about an answer's worth

@@ -59,6 +59,8 @@ from tiltyard.router.ledger import Ledger, MemoryLedger
 from tiltyard.router.redis_ledger import RedisLedger
 from tiltyard.router.router import Router
 from tiltyard.router.tenants import UNLIMITED, TenantTerms
+from tiltyard.telemetry.export_metrics import ExportMetrics
+from tiltyard.telemetry.fleet_metrics import FleetMetrics
 from tiltyard.telemetry.logs import announce, is_json, open_log
 from tiltyard.telemetry.tracing import NO_TRACING, Tracing, open_tracing
 from tiltyard.wire.hosts import LOOPBACK_NAMES
@@ -194,6 +196,8 @@ async def serve_until_told(
                 if make_pages
                 else None
             )
+            export = ExportMetrics()
+            fleet = FleetMetrics(lambda: launcher.groups, lambda: waiting.waiting_requests)
             gateway = create_gateway(
                 router=router,
                 log=log,
@@ -203,7 +207,11 @@ async def serve_until_told(
                 ledger=open_ledger(settings, log),
                 require_keys=server_settings.require_keys,
                 house_key=house_key,
-                collectors=() if pages is None else pages.state.collectors,
+                collectors=(
+                    fleet,
+                    *((export,) if sender is not None else ()),
+                    *(() if pages is None else pages.state.collectors),
+                ),
                 screens=screens(settings),
                 waiting=waiting,
                 tracing=tracing,
@@ -224,7 +232,7 @@ async def serve_until_told(
                 housekeeping.append(asyncio.create_task(retain_regularly(log, hours * 3600.0)))
             if sender is not None:
                 path = settings.data_dir / "telemetry.json"
-                housekeeping.append(asyncio.create_task(send_as_they_come(log, sender, path)))
+                housekeeping.append(asyncio.create_task(send_as_they_come(log, sender, path, export)))
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             scaler = autoscaler_of(settings, launcher, router, waiting, membership.members)
             keeping.append(asyncio.create_task(scaler.watch()))

@@ -160,14 +160,14 @@ class Order:
     def failed(self, error: TiltyardError, generation: Generation) -> bytes:
         """The last frame of a stream that broke."""
         self.broke = True
-        self.door.metrics.errors.labels(error.code).inc()
+        self.door.metrics.count_error(error.code)
         self.spoken.phrasing.rename(error)
         return self.spoken.phrasing.failed(error, generation.usage)
 
     def refused(self, error: TiltyardError, generation: Generation | None = None) -> Response:
         """The answer of a request that failed before a byte was sent, with what it has cost."""
         phrasing = self.spoken.phrasing
-        self.door.metrics.errors.labels(error.code).inc()
+        self.door.metrics.count_error(error.code)
         phrasing.rename(error)
         usage = None
         if generation is not None and generation.ran:

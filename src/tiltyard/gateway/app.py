@@ -46,6 +46,7 @@ from tiltyard.router.ledger import Ledger, MemoryLedger
 from tiltyard.router.router import Router
 from tiltyard.router.tenants import TenantTerms
 from tiltyard.telemetry.metrics import GatewayMetrics
+from tiltyard.telemetry.process_metrics import register_process
 from tiltyard.telemetry.traced_requests import TracedRequests
 from tiltyard.telemetry.tracing import NO_TRACING, Tracing
 from tiltyard.wire.embeddings import EmbeddingsRequest
@@ -84,6 +85,7 @@ def create_gateway(
     `app.state.answering` holds the answers under way on WebSockets, which the caller's server may wait for.
     """
     metrics = GatewayMetrics()
+    register_process(metrics.registry, "gateway")
     for collector in collectors:
         metrics.registry.register(collector)
     router.splits.look(log)  # before the first request, not a moment after
@@ -134,7 +136,7 @@ def create_gateway(
     app.state.answering = door.answering
     app.state.tellings = door.tellings
     app.state.splits = router.splits
-    app.add_middleware(GateMiddleware, gate=gate, errors=metrics.errors)
+    app.add_middleware(GateMiddleware, gate=gate, count_error=metrics.count_error)
     app.add_middleware(Guard, hosts=tuple(hosts))
     if tracing.recording:
         app.add_middleware(TracedRequests, tracing=tracing)
@@ -142,7 +144,7 @@ def create_gateway(
     async def answer_error(request: Request, error: Exception) -> Response:
         if not isinstance(error, TiltyardError):
             raise error
-        door.metrics.errors.labels(error.code).inc()
+        door.metrics.count_error(error.code)
         return error_response(error, path=request.url.path)
 
     app.add_exception_handler(TiltyardError, answer_error)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from prometheus_client import Counter
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiltyard.errors import TiltyardError
@@ -104,10 +103,10 @@ class Gate:
 class GateMiddleware:
     """ASGI middleware that lets nobody pass whom the gate does not know."""
 
-    def __init__(self, app: ASGIApp, *, gate: Gate, errors: Counter) -> None:
+    def __init__(self, app: ASGIApp, *, gate: Gate, count_error: Callable[[str], None]) -> None:
         self.app = app
         self.gate = gate
-        self._errors = errors
+        self._count_error = count_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Find the caller, then serve under its name."""
@@ -118,7 +117,7 @@ class GateMiddleware:
         try:
             caller = await self.gate.admit(headers, scope["path"])
         except TiltyardError as error:
-            self._errors.labels(error.code).inc()
+            self._count_error(error.code)
             await error_response(error, path=scope["path"])(scope, receive, send)
             return
         token = CALLER.set(caller)

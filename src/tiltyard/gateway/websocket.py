@@ -212,7 +212,7 @@ class Conversation:
     async def _send_error(
         self, error: TiltyardError, generation: Generation | None = None, session: Session | None = None
     ) -> None:
-        self._door.metrics.errors.labels(error.code).inc()
+        self._door.metrics.count_error(error.code)
         body = cast(Mapping[str, Json], to_http(error)[2]["error"])
         frame: dict[str, Json] = {"type": "error", "generation": None, "error": body}
         if generation is not None:

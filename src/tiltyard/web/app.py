@@ -32,6 +32,7 @@ from tiltyard.governance.erasure import PERSON, REASON, Erasure
 from tiltyard.governance.erasure import erase as erase_subject
 from tiltyard.telemetry.traced_requests import TracedRequests
 from tiltyard.telemetry.tracing import NO_TRACING, Tracing
+from tiltyard.telemetry.web_metrics import MeasuredRequests, WebMetrics
 from tiltyard.web.arena_api import ArenaApi
 from tiltyard.web.arena_pages import ArenaPages
 from tiltyard.web.failures import on_disconnect, on_http_error, on_tiltyard_error
@@ -104,6 +105,8 @@ def create_web(
         tracing=tracing,
     )
 
+    metrics = WebMetrics()
+
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         yield
@@ -120,6 +123,7 @@ def create_web(
         ],
         middleware=[
             *([Middleware(TracedRequests, tracing=tracing)] if tracing.recording else ()),
+            Middleware(MeasuredRequests, metrics=metrics),
             Middleware(Languages),
             Middleware(Guard, allowed_hosts=allowed_hosts),
         ],
@@ -131,7 +135,7 @@ def create_web(
         lifespan=lifespan,
     )
     app.state.arena = arena
-    app.state.collectors = tuple(collectors)
+    app.state.collectors = (*collectors, metrics)
     return app
 
 
