@@ -390,6 +390,7 @@ class Generation:
                 door,
                 Served(self.request, {}, {}),
                 endpoint=self.endpoint,
+                trace=self._span.trace,
                 terms=SHADOW_TERMS,
                 copy=Copy(self.id, drawn, self.seed),
             )
