@@ -65,14 +65,11 @@ class OtelTracing:
             resource=resource_of(settings, process=process, instance=instance),
             shutdown_on_exit=False,  # `close` does it, and not for ever
         )
-        self._provider.add_span_processor(
-            BatchSpanProcessor(
-                OTLPSpanExporter(
-                    endpoint=None if settings.endpoint is None else f"{settings.endpoint}/v1/traces",
-                    headers=header_values(settings) or None,
-                )
-            )
+        self._exporter = OTLPSpanExporter(
+            endpoint=None if settings.endpoint is None else f"{settings.endpoint}/v1/traces",
+            headers=header_values(settings) or None,
         )
+        self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         self._tracer = self._provider.get_tracer("tiltyard", __version__)
 
     def begin(
@@ -100,6 +97,9 @@ class OtelTracing:
         ending = threading.Thread(target=self._provider.shutdown, name="tiltyard-traces-end", daemon=True)
         ending.start()
         ending.join(CLOSE_WITHIN_S)
+        if ending.is_alive():
+            self._exporter.shutdown()  # it would go on trying in a process that ends
+            ending.join(1.0)
 
 
 class _Traced:
