@@ -98,7 +98,8 @@ class OtelTracing:
         ending.start()
         ending.join(CLOSE_WITHIN_S)
         if ending.is_alive():
-            self._exporter.shutdown()  # it would go on trying in a process that ends
+            # It would go on trying in a process that ends.
+            self._exporter.shutdown()  # type: ignore[no-untyped-call]
             ending.join(1.0)
 
 
