@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import httpx2
 import orjson
-from arena_standin import StandIn, entrant
+from arena_standin import Gate, StandIn, entrant
 from starlette.routing import Route
 
 from tiltyard.arena.battle import Arena
@@ -18,6 +18,7 @@ from tiltyard.arena.measurements import Measurements
 from tiltyard.arena.pairing import Entrant
 from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.events.log import EventLog
+from tiltyard.events.schema import VoteCast
 from tiltyard.rating.ruleset import Ruleset
 from tiltyard.web.data import data_routes
 from tiltyard.web.health import health_routes
@@ -29,6 +30,8 @@ CONTESTANTS = [
     entrant("quillon-warm"),
     entrant("vamplate-raw", template=False),
 ]
+NAMES = [one.name for one in CONTESTANTS]
+DIGESTS = [one.behaviour for one in CONTESTANTS]
 
 REPLAY = "bin/tiltyard replay --data '/some data'"
 
@@ -109,3 +112,17 @@ def page_routes(log: EventLog) -> list[Route]:
         *health_routes(Health(log)),
         *data_routes(log),
     ]
+
+
+def vote(visitor: httpx2.Client, battle: str, token: str, choice: str = "a") -> httpx2.Response:
+    return visitor.post(f"/api/arena/battles/{battle}/vote", json={"vote_token": token, "choice": choice})
+
+
+def held(models: StandIn, gate: Gate, *, after: str = "first half, ") -> None:
+    """Make every model say something, wait at the gate, and then say its own name."""
+    for name in models.identities:
+        models.answers[name] = lambda _messages, name=name: [after, gate, f"then {name[::-1]}."]
+
+
+def votes(log: EventLog) -> list[VoteCast]:
+    return [event.data for event in log.read(types=[VoteCast]) if isinstance(event.data, VoteCast)]

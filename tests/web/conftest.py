@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from arena_standin import StandIn, serving
 from arena_yard import CONTESTANTS, REPLAY, Yard, page_routes
+from board_stage import Start, starting
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -83,3 +84,10 @@ def open_yard(log: EventLog, models: StandIn, models_url: str) -> Iterator[Calla
 @pytest.fixture
 def yard(open_yard: Callable[..., Yard]) -> Yard:
     return open_yard()
+
+
+@pytest.fixture
+def start(log: EventLog) -> Iterator[Start]:
+    """The leaderboard's pages over the log: a client of them, however often it is called."""
+    with starting(log) as started:
+        yield started

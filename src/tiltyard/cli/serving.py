@@ -55,6 +55,9 @@ from tiltyard.gateway.connection import CarefulConnection, CarefulSocket
 from tiltyard.governance.retention import retain_regularly
 from tiltyard.governance.terms import record_terms
 from tiltyard.identity.store import IdentityStore
+from tiltyard.objectives.declaration import in_force
+from tiltyard.objectives.figures import Figures
+from tiltyard.objectives.look import Objectives
 from tiltyard.router.ledger import Ledger, MemoryLedger
 from tiltyard.router.redis_ledger import RedisLedger
 from tiltyard.router.router import Router
@@ -62,6 +65,7 @@ from tiltyard.router.tenants import UNLIMITED, TenantTerms
 from tiltyard.telemetry.export_metrics import ExportMetrics
 from tiltyard.telemetry.fleet_metrics import FleetMetrics
 from tiltyard.telemetry.logs import announce, is_json, open_log
+from tiltyard.telemetry.objective_metrics import ObjectiveMetrics
 from tiltyard.telemetry.tracing import NO_TRACING, Tracing, open_tracing
 from tiltyard.wire.hosts import LOOPBACK_NAMES
 from tiltyard.wire.worker import WorkerSpec
@@ -80,6 +84,7 @@ class Running:
     registry: Registry
     client: ModelClient
     """Asks the gateway of this very process, as a user would; blind, since the arena asks with it."""
+    objectives: Objectives
     hosts: frozenset[str] = LOOPBACK_NAMES
     """Names under which this server is served."""
     tracing: Tracing = NO_TRACING
@@ -191,8 +196,11 @@ async def serve_until_told(
                 gate_tokens=settings.file.router.gate_tokens,
             )
             waiting = waiting_room(settings, registry, launcher)
+            objectives = Objectives(log, in_force(settings.file.objectives), lives=True, held_back=True)
             pages = (
-                make_pages(Running(settings, log, registry, client, LOOPBACK_NAMES | set(hosts), tracing))
+                make_pages(
+                    Running(settings, log, registry, client, objectives, LOOPBACK_NAMES | set(hosts), tracing)
+                )
                 if make_pages
                 else None
             )
@@ -210,6 +218,7 @@ async def serve_until_told(
                 collectors=(
                     fleet,
                     *((export,) if sender is not None else ()),
+                    ObjectiveMetrics(Figures(objectives)),
                     *(() if pages is None else pages.state.collectors),
                 ),
                 screens=screens(settings),
