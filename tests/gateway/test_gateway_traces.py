@@ -203,3 +203,24 @@ def test_words_that_may_leave_are_those_that_the_tenants_terms_leave(tmp_path: P
     assert output == [
         {"role": "assistant", "parts": [{"type": "text", "content": said}], "finish_reason": "stop"}
     ]
+
+
+def test_embeddings_are_a_span_that_says_what_they_cost_and_a_made_up_model_names_none(
+    tmp_path: Path,
+) -> None:
+    seen: list[SpanSeen] = []
+    with traced(tmp_path, seen) as yard:
+        at = f"{yard.stage.url}/v1/embeddings"
+        used = httpx2.post(at, json={"model": "chat", "input": ["a", "b"]}).json()["usage"]["prompt_tokens"]
+        assert httpx2.post(at, json={"model": "made up", "input": "a"}).status_code == 404
+    fine, wrong = named(seen, "embeddings chat"), named(seen, "embeddings")
+    assert fine.attributes == {
+        "gen_ai.operation.name": "embeddings",
+        "gen_ai.provider.name": "tiltyard",
+        "gen_ai.system": "tiltyard",
+        "gen_ai.request.model": "chat",
+        "gen_ai.response.model": "plain",
+        "gen_ai.usage.input_tokens": used,
+        "gen_ai.usage.prompt_tokens": used,
+    }
+    assert wrong.attributes["error.type"] == "model_not_found"

@@ -32,7 +32,9 @@ from tiltyard.gateway.taking import Taken
 from tiltyard.gateway.telling import Asking, KeyReused, StreamGone, Telling, numbered
 from tiltyard.gateway.waiting import rough_tokens
 from tiltyard.identity.canonical import Json
+from tiltyard.telemetry import genai
 from tiltyard.telemetry.trace_context import CURRENT
+from tiltyard.telemetry.tracing import CANCELLED
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
 from tiltyard.wire.phrasing import Chunk, OpenAiPhrasing, Phrasing, openai_refusal
 from tiltyard.wire.sse import frame
@@ -131,8 +133,22 @@ class Order:
 
     async def seated(self) -> None:
         """Wait for a worker that is still to come; raises `NotFound`, `Unavailable` or `Overloaded`."""
-        if self.has_to_wait:
+        if not self.has_to_wait:
+            return
+        span = self.door.tracing.begin(
+            "wait for a first worker",
+            parent=CURRENT.get(),
+            attributes={genai.REQUEST_MODEL: self.asked.model},
+        )
+        error: str | None = CANCELLED
+        try:
             await self.door.waiting.wait(self._identity, rough_tokens(self.asked))
+            error = None
+        except TiltyardError as failure:
+            error = failure.code
+            raise
+        finally:
+            span.end(error=error)
 
     @property
     def _identity(self) -> str:

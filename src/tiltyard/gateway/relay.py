@@ -17,7 +17,7 @@ import orjson
 from tiltyard.errors import Overloaded, TiltyardError, Unavailable, UpstreamFailed
 from tiltyard.fleet.registry import Registry
 from tiltyard.gateway import estimate
-from tiltyard.gateway.attempt import Attempt, WorkerLost
+from tiltyard.gateway.attempt import Attempt, Stopped, WorkerLost
 from tiltyard.gateway.collect import Kind
 from tiltyard.gateway.door import Door
 from tiltyard.gateway.spans import choice_facts, worker_facts
@@ -151,7 +151,7 @@ class Relay:
                             attempt.begun = True
                             self._registry.succeeded(worker.name)
                         yield chunk
-            except (asyncio.CancelledError, GeneratorExit):
+            except (asyncio.CancelledError, GeneratorExit, Stopped):
                 span.end(error=CANCELLED)
                 raise
             except TiltyardError as error:
