@@ -136,7 +136,8 @@ def test_every_line_of_every_process_is_a_json_object_and_those_of_an_answer_nam
         for line in (yard.tiltyard.data / "run" / "smollm2-135m.log").read_text().splitlines()
     ]
     assert {(line["process"], line["instance"]) for line in worker} == {("worker", "smollm2-135m")}
-    assert "ready; Ctrl-C drains and ends" in [line["message"] for line in gateway]
+    said = [line["message"] for line in gateway]
+    assert {"ready; Ctrl-C drains and ends", f"traces   to {yard.collector.url}"} <= set(said)
     for lines in (gateway, worker):
         of_answers = [line for line in lines if "generation" in line]
         assert {line["trace_id"] for line in of_answers} == {trace}

@@ -247,7 +247,7 @@ async def serve_until_told(
             keeping.append(asyncio.create_task(scaler.watch()))
             rolls.begin(launcher, settings.file.server.drain_seconds, say)
             closed = server_settings.require_keys or bool(log.api_keys())
-            show_doors(settings, url, arena=pages is not None, closed=closed)
+            show_doors(settings, url, arena=pages is not None, closed=closed, traced=tracing.recording)
             await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
             say("draining: answers in flight may end (Ctrl-C again ends them now)")
             server.should_exit = True
@@ -389,7 +389,7 @@ def show_workers(registry: Registry) -> None:
         say(f"  worker   {worker.name}: {served or f'nothing yet ({worker.why})'}")
 
 
-def show_doors(settings: Settings, url: str, *, arena: bool, closed: bool) -> None:
+def show_doors(settings: Settings, url: str, *, arena: bool, closed: bool, traced: bool) -> None:
     """Say where everything is, and whether a key is needed."""
     names = (*settings.file.aliases, *settings.identities, *settings.file.router.added_identities)
     model = next(iter(names))
@@ -399,8 +399,18 @@ def show_doors(settings: Settings, url: str, *, arena: bool, closed: bool) -> No
         say(f"  releases {url}/releases")
     key = "a key of `tiltyard keys create`" if closed else "any key"
     say(f'  OpenAI   {url}/v1  (model "{model}", {key})')
+    if traced:
+        say(
+            f"  traces   to {settings.file.telemetry.endpoint or 'the collector of the environment'}{words_leave(settings)}"
+        )
     say(f"  data     {settings.data_dir}")
     say("ready; Ctrl-C drains and ends")
+
+
+def words_leave(settings: Settings) -> str:
+    """What is said where prompts and answers go to the collector too."""
+    content = settings.file.telemetry.content
+    return "" if content == "never" else f", with prompts and answers ({content.replace('-', ' ')})"
 
 
 def say(text: str) -> None:
