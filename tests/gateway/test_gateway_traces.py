@@ -119,6 +119,7 @@ def test_the_generations_span_has_the_names_of_the_conventions_current_and_legac
         "tiltyard.endpoint": "chat.completions",
         "tiltyard.worker": "stand-in-0",
         "tiltyard.class": "interactive",
+        "tiltyard.tenant": "default",
     }
 
 

@@ -412,7 +412,7 @@ class Generation:
     def _tell_span(self, event: GenerationFinished, ending: Ending) -> None:
         if not self._span.recording:
             return
-        self._span.set(answer_facts(event))
+        self._span.set({**answer_facts(event), "tiltyard.tenant": self._caller.tenant})
         words = self.request.served_prompt, said(self.collected, ending)
         tell_words(self._span, self._door.tracing, self._caller, event, blind=self._blind, words=words)
 
