@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 
-from tiltyard.telemetry.logs import JsonLines, fields, message_of
+from tiltyard.telemetry.logs import JsonLines, announce, fields, message_of, open_log
 from tiltyard.telemetry.trace_context import CURRENT, TraceParent
+from tiltyard.wire.telemetry import LogSettings
 
 TRACE = TraceParent("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
 
@@ -60,6 +63,42 @@ def test_an_exception_is_a_member_of_its_line() -> None:
     except ValueError:
         line = line_of("it broke", exc_info=sys.exc_info())
     assert json.loads(line)["error"].endswith("ValueError: broken")
+
+
+@pytest.fixture
+def root() -> Iterator[logging.Logger]:
+    """The root logger, put back as it was."""
+    root, ours = logging.getLogger(), logging.getLogger("tiltyard")
+    before = root.level, ours.level, list(root.handlers), sys.excepthook
+    yield root
+    root.setLevel(before[0])
+    ours.setLevel(before[1])
+    root.handlers[:], sys.excepthook = before[2:]
+    logging.captureWarnings(False)
+
+
+@pytest.mark.parametrize(("level", "ours", "theirs"), [
+    ("debug", True, True), ("info", True, False), ("warning", False, False),
+])  # fmt: skip
+def test_info_is_ours_and_not_every_request_of_a_library(
+    root: logging.Logger, level: Literal["debug", "info", "warning"], ours: bool, theirs: bool
+) -> None:
+    open_log(LogSettings(format="json", level=level), process="gateway", instance="here")
+    assert logging.getLogger("tiltyard.gateway.spans").isEnabledFor(logging.INFO) is ours
+    assert logging.getLogger("httpx2").isEnabledFor(logging.INFO) is theirs
+    assert logging.getLogger("tiltyard.says").isEnabledFor(logging.INFO)
+
+
+def test_what_a_process_says_is_a_line_of_its_log_and_the_last_settings_hold(
+    root: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    open_log(LogSettings(format="json"), process="gateway", instance="here")
+    announce("  ready", print)
+    open_log(LogSettings(), process="gateway", instance="here")
+    announce("  ready", print)
+    said = capsys.readouterr()
+    assert json.loads(said.err)["message"] == "ready"
+    assert said.out == "  ready\n"
 
 
 @pytest.mark.parametrize(("line", "said"), [

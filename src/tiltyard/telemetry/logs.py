@@ -15,6 +15,7 @@ from tiltyard.wire.telemetry import LogSettings
 
 FIELDS: Final = "tiltyard_fields"
 """Name of the attribute of a record that holds further members of its JSON object."""
+_ours = logging.getLogger("tiltyard")
 _announcer = logging.getLogger("tiltyard.says")
 
 
@@ -65,7 +66,11 @@ def open_log(settings: LogSettings, *, process: str, instance: str) -> None:
     for old in [handler for handler in root.handlers if isinstance(handler, _Stderr)]:
         root.removeHandler(old)
     handler = _Stderr()
-    root.setLevel(settings.level.upper())
+    level = logging.getLevelNamesMapping()[settings.level.upper()]
+    _ours.setLevel(level)
+    root.setLevel(
+        level if level == logging.DEBUG else max(level, logging.WARNING)
+    )  # libraries tell of every request
     root.addHandler(handler)
     if settings.format == "json":
         handler.setFormatter(JsonLines(process=process, instance=instance))
@@ -107,4 +112,4 @@ def message_of(line: str) -> str:
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    logging.getLogger("tiltyard").critical("this process ends", exc_info=(kind, error, traceback))
+    _ours.critical("this process ends", exc_info=(kind, error, traceback))

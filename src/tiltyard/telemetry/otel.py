@@ -7,6 +7,7 @@ OpenTelemetry's own variables hold wherever the settings say nothing (`OTEL_EXPO
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from typing import Final
@@ -59,6 +60,7 @@ class OtelTracing:
     def __init__(self, settings: TelemetrySettings, *, process: str, instance: str) -> None:
         self.content = settings.content != "never"
         self._names = settings.names
+        logging.getLogger("opentelemetry.exporter.otlp").setLevel(logging.ERROR)  # it warns of every try
         ratio = settings.sample_ratio
         self._provider = TracerProvider(
             sampler=None if ratio is None else ParentBased(TraceIdRatioBased(ratio)),
