@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from typing import Any
 
@@ -11,7 +12,10 @@ import click
 from tiltyard import __version__
 from tiltyard.cli.terminal import guarded
 from tiltyard.errors import TiltyardError
+from tiltyard.telemetry.logs import is_json
 from tiltyard.wire.escaping import for_terminal
+
+_logger = logging.getLogger("tiltyard")
 
 VERBS = {
     "up": "Start everything on this machine: workers, gateway, arena.",
@@ -78,7 +82,10 @@ class Verbs(click.Group):
         try:
             return super().invoke(ctx)
         except TiltyardError as error:
-            click.echo(f"tiltyard: {for_terminal(error.message)}", err=True)
+            if is_json():
+                _logger.error("%s", error.message)
+            else:
+                click.echo(f"tiltyard: {for_terminal(error.message)}", err=True)
             ctx.exit(1)
 
 

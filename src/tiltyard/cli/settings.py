@@ -33,6 +33,7 @@ from tiltyard.rating.costs import CostSettings
 from tiltyard.router.router import GATE_TOKENS
 from tiltyard.router.tenants import TenantTerms
 from tiltyard.wire.leniency import UnknownFields
+from tiltyard.wire.telemetry import LogSettings, TelemetrySettings
 from tiltyard.wire.terms import DEFAULT_WEIGHTS
 
 FILE_NAME = "tiltyard.toml"
@@ -218,6 +219,8 @@ class SettingsFile(Frozen):
     data: DataSettings = DataSettings()
     workers: WorkerSettings = WorkerSettings()
     router: RouterSettings = RouterSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+    log: LogSettings = LogSettings()
     objectives: dict[Name, ObjectiveSettings] = Field(default_factory=dict)
     regions: dict[RegionName, RegionName] = Field(default_factory=dict)
     """Where workers are, by patterns of their names; the first that fits holds."""

@@ -42,6 +42,7 @@ from tiltyard.release.history import Version
 from tiltyard.release.reconciler import Reconciler
 from tiltyard.release.shadow_judging import ShadowJudging
 from tiltyard.telemetry.arena_metrics import ArenaMetrics
+from tiltyard.telemetry.release_metrics import ReleaseMetrics
 from tiltyard.web.app import create_web
 from tiltyard.web.data import data_routes
 from tiltyard.web.experts import expert_routes
@@ -113,10 +114,11 @@ def make_pages(running: Running) -> Starlette:
     )
     releases = ReleasePages(ReleaseRoom(log, running.settings.file.aliases), operators)
     pairing = running.settings.file.arena.pairing
-    reconciler = Reconciler(log, recorded=recorded)
+    release_metrics = ReleaseMetrics()
+    reconciler = Reconciler(log, recorded=recorded, metrics=release_metrics)
     return with_releases(
         reconciler,
-        ShadowJudging(log, running.client, lambda: reconciler.under_way),
+        ShadowJudging(log, running.client, lambda: reconciler.under_way, metrics=release_metrics),
         create_web(
             log=log,
             client=running.client,
@@ -141,9 +143,10 @@ def make_pages(running: Running) -> Starlette:
             appends=appends,
             screening=screening(running.settings),
             erase=eraser(running),
-            collectors=[metrics],
+            collectors=[metrics, release_metrics],
             replay=replay_command(running.settings),
             allowed_hosts=running.hosts,
+            tracing=running.tracing,
         ),
     )
 
