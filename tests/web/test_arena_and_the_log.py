@@ -152,7 +152,7 @@ def test_votes_are_sliced_by_the_language_and_kind_of_their_first_message(yard: 
             listen(visitor, battle)
             assert vote(visitor, battle, token).status_code == 200
     boards = Boards(RecordedVotes(log, Ruleset(least_seconds=0)))
-    for condition, votes in (("category=code", 1), ("category=explanation", 2), ("language=zh-Hant", 1)):
+    for condition, count in (("category=code", 1), ("category=explanation", 2), ("language=zh-Hant", 1)):
         options = RatingOptions(conditions=(Condition.parse(condition),))
         board = boards.ask(Question(options), now_us=time.time_ns() // 1000).leaderboard
-        assert (condition, board.votes) == (condition, votes)
+        assert (condition, board.votes) == (condition, count)
