@@ -12,6 +12,7 @@ from release_stage import CANARY, Scene
 from tiltyard.cli.main import main
 from tiltyard.errors import ConfigurationError
 from tiltyard.rating.betting import BoundedMean
+from tiltyard.events.schema import ReleaseOrdered
 from tiltyard.release.account import account_of
 from tiltyard.release.forecast import SLOW, forecast, samples_needed
 from tiltyard.release.plan_file import parse_plan, read_plan
@@ -93,11 +94,17 @@ def test_a_release_by_hand(scene: Scene, tmp_path: Path) -> None:
     )
     plan = tmp_path / "plan.yaml"
     plan.write_text(CANARY)
-    started = run(tmp_path, "release", "start", str(plan))
+    silent = run(tmp_path, "release", "start", str(plan))
+    assert "--why is missing: the history keeps who, when and why; say why you start it" in silent.output
+    started = run(tmp_path, "release", "start", str(plan), "--why", "warmer")
     assert started.exit_code == 0, started.output
     assert "chat from old to new" in started.output
     scene.reconciler().settle()
     assert "stage 1 of 2: canary" in run(tmp_path, "release", "status", "chat").output
+    for verb in ("approve", "pause", "resume", "abort"):
+        assert "--why is missing" in run(tmp_path, "release", verb, "chat").output
+    assert "say why you roll chat back" in run(tmp_path, "rollback", "chat").output
+    assert list(scene.log.read(types=(ReleaseOrdered,))) == []
     assert "pause in stage 1" in run(tmp_path, "release", "pause", "chat", "--why", "lunch").output
     back = run(tmp_path, "rollback", "chat", "--why", "nonsense")
     assert "chat is old on every gateway within a second" in back.output

@@ -25,7 +25,8 @@ from tiltyard.judge.expert_results import item_result
 from tiltyard.judge.rubric import load_rubric
 from tiltyard.release.gates import GateTest
 from tiltyard.release.metrics import NEEDS_WORDS, Sample, is_in, value_of
-from tiltyard.release.plan import SCORES, WINS, HardStop, Plan, PromoteStage, ShadowStage, Stage
+from tiltyard.release.plan import SCORES, WINS, HardStop, Plan, PromoteStage, ShadowStage
+from tiltyard.release.stage_traffic import traffic_at
 from tiltyard.release.votes import CountedVotes
 
 
@@ -52,16 +53,16 @@ class StageEvidence:
         self,
         log: EventLog,
         plan: Plan,
-        stage: Stage,
+        index: int,
         parties: Parties,
         *,
         began: int,
         recorded: RecordedVotes,
     ) -> None:
-        """`began` is the sequence from which the stage's traffic counts; `recorded` says which votes do."""
+        """Of the stage at `index`; `began` is the sequence from which its traffic counts, `recorded` says which votes do."""
         self._log = log
         self._plan = plan
-        self._stage = stage
+        self._stage = stage = plan.stages[index]
         self._parties = parties
         self.through = began
         paired = isinstance(stage, ShadowStage)
@@ -75,7 +76,7 @@ class StageEvidence:
             )
             for gate in gates
         )
-        self._compares_with = "baseline" if getattr(stage, "baseline", False) else "production"
+        self._compares_with = "baseline" if traffic_at(plan, index).baseline else "production"
         self._originals: dict[str, Sample] = {}
         self._judge = (
             (stage.judge, load_rubric(stage.rubric).digest)

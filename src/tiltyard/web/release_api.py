@@ -25,6 +25,7 @@ def state_json(state: ReleaseState) -> dict[str, Json]:
         "stage": None if state.entered is None else state.entered.index,
         "stages": [stage.stage for stage in state.plan.stages],
         "paused": state.paused,
+        "not_passed": [] if ended else [gate.model_dump(mode="json") for gate in state.not_passed],
         "outcome": ended.outcome if ended else None,
         "outcome_why": ended.why if ended else None,
     }

@@ -220,7 +220,7 @@ def waiting(state: ReleaseState) -> str:
     """What a release that stays waits for."""
     if state.paused:
         return gettext("A person paused it; somebody must let it go on.")
-    held = [judged for _, judged in state.judged if judged.verdict != "pass"]
+    held = [judged for judged in state.judged if judged.verdict != "pass"]
     if held:
         gates = {gate.name: GateAccount(gate) for gate in getattr(state.stage, "gates", ())}
         named = [gate_title(gates[one.gate]) for one in held if one.gate in gates]

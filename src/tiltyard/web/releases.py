@@ -51,6 +51,7 @@ class OrderBody(Body):
     order: str
     why: str
     stage: int | None = None
+    override: bool = False
 
 
 class RollbackBody(Body):
@@ -204,7 +205,11 @@ class ReleasePages:
             by = await operator_of(self._operators, request)
             if not stage.isdecimal():
                 raise InvalidRequest("stage must be a number; reload the page", param="stage")
-            await run_in_threadpool(lambda: self._room.order(release, what, by=by, why=why, stage=int(stage)))
+            # Whoever chose another order after all has not taken that box back: it says nothing of a pause.
+            knows = what == "approve" and form.get("override") == "yes"
+            await run_in_threadpool(
+                lambda: self._room.order(release, what, by=by, why=why, stage=int(stage), override=knows)
+            )
         except TiltyardError as error:
             return await self._release_page(request, error, order=what, why=why)
         return RedirectResponse(f"{PAGE}/{release}", status_code=303)
@@ -256,7 +261,9 @@ class ReleasePages:
         body = await read_json(request, OrderBody)
         release = request.path_params["release"]
         made = await run_in_threadpool(
-            lambda: self._room.order(release, body.order, by=by, why=body.why, stage=body.stage)
+            lambda: self._room.order(
+                release, body.order, by=by, why=body.why, stage=body.stage, override=body.override
+            )
         )
         return json_response(made.model_dump(mode="json"), status=201)
 
