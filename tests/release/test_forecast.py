@@ -11,8 +11,8 @@ from release_stage import CANARY, Scene
 
 from tiltyard.cli.main import main
 from tiltyard.errors import ConfigurationError
-from tiltyard.rating.betting import BoundedMean
 from tiltyard.events.schema import ReleaseOrdered
+from tiltyard.rating.betting import BoundedMean
 from tiltyard.release.account import account_of
 from tiltyard.release.forecast import SLOW, forecast, samples_needed
 from tiltyard.release.plan_file import parse_plan, read_plan

@@ -228,7 +228,7 @@ def test_a_gate_holds_while_experts_have_not_decided_and_takes_their_verdict(sce
     state = scene.settled()
     assert state.ended is None
     assert [judged.verdict for judged in state.judged] == ["hold"]
-    assert "experts have not decided on 4 answers" in state.judged[0][1].words
+    assert "experts have not decided on 4 answers" in state.judged[0].words
     decided = [
         EvalItemReviewed(
             run=f"run_{name}", item=str(i), item_digest=f"{DIGEST[:-4]}{i:04x}", behaviour=scene.behaviours[name],

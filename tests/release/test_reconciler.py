@@ -337,4 +337,4 @@ def test_a_name_that_is_not_known_is_refused(scene: Scene) -> None:
         (CANARY.replace("candidate: new", "candidate: x"), "no identity 'x' was ever served"),
     ):
         with pytest.raises(NotFound, match=message):
-            start(scene.log, parse_plan(text, "p"), ALIASES, by="ann")
+            start(scene.log, parse_plan(text, "p"), ALIASES, by="ann", why="better")

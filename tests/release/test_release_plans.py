@@ -11,6 +11,7 @@ import pytest
 from tiltyard.errors import ConfigurationError
 from tiltyard.release.plan import plan_schema
 from tiltyard.release.plan_file import parse_plan, read_plan
+from tiltyard.release.stage_traffic import traffic_at
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "release-plan.yaml"
 
@@ -108,3 +109,47 @@ def test_a_gate_that_can_never_have_data_is_refused_before_anything_starts(stage
     )
     with pytest.raises(ConfigurationError, match=f"{gate} has no data in stage {stage}"):
         parse_plan(plan, "plan.yaml")
+
+
+def written(stage: str) -> str:
+    return f"alias: chat\ncandidate: new\nstages:\n  - {stage}\n  - stage: promote\n"
+
+
+@pytest.mark.parametrize(
+    ("maximum", "said"),
+    [
+        ("1:30", "plan.yaml line 4: stages.0.maximum: 1:30 is a number to the base of 60 in YAML"),
+        ("1:30.5", "plan.yaml line 4: stages.0.maximum: 1:30.5 is a number to the base of 60 in YAML"),
+        ("0100", "plan.yaml line 4: stages.0.maximum: 0100 is an octal number in YAML"),
+        ("0x10", "plan.yaml line 4: stages.0.maximum: 0x10 is a hexadecimal number in YAML"),
+        ("'1:30'", "plan.yaml line 4: stages.0.maximum: '1:30' is no duration"),
+    ],
+)
+def test_a_number_that_yaml_reads_as_nobody_means_it_is_refused(maximum: str, said: str) -> None:
+    gates = "gates: [{metric: error_rate, worse_by: 1%}]"
+    with pytest.raises(ConfigurationError) as error:
+        parse_plan(written(f"{{stage: canary, traffic: 5%, maximum: {maximum}, {gates}}}"), "plan.yaml")
+    assert error.value.message.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        ("stage: canary, traffic: 0", "line 4: stages.0: traffic is 0: nobody gets the candidate"),
+        ("stage: canary, traffic: 0%, rules: [{arm: candidate, tenant: lab}]", "traffic is 0"),
+        ("stage: canary, traffic: 0, baseline: false", "traffic is 0"),
+        ("stage: shadow, share: 0", "line 4: stages.0: share is 0: nothing is ever copied"),
+        ("stage: preference", "stages.0: error_rate has no data in a preference stage without traffic"),
+        ("stage: preference, traffic: 0", "has no data in a preference stage without traffic"),
+    ],
+)
+def test_a_stage_that_can_never_decide_is_refused(stage: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        parse_plan(written(f"{{{stage}, gates: [{{metric: error_rate, worse_by: 1%}}]}}"), "plan.yaml")
+
+
+def test_a_canary_of_one_tenant_alone_is_a_plan() -> None:
+    rule = "rules: [{arm: candidate, tenant: lab}]"
+    gates = "gates: [{metric: error_rate, worse_by: 1%}]"
+    plan = parse_plan(written(f"{{stage: canary, traffic: 0, baseline: false, {rule}, {gates}}}"), "p")
+    assert traffic_at(plan, 1).reaches_users

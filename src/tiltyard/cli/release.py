@@ -17,7 +17,7 @@ from tiltyard.cli.release_report import card, report, verify
 from tiltyard.cli.rulesets import ruleset_of
 from tiltyard.cli.settings import Settings, load_settings
 from tiltyard.client import ModelClient
-from tiltyard.errors import Conflict, ConfigurationError
+from tiltyard.errors import ConfigurationError, Conflict
 from tiltyard.events.envelope import format_time
 from tiltyard.events.log import EventLog
 from tiltyard.release.forecast import forecast

@@ -23,15 +23,13 @@ from tiltyard.release.plan import (
     QUANTILES,
     RATES,
     WINS,
-    CanaryStage,
     Gate,
     Plan,
-    PreferenceStage,
     PromoteStage,
     ShadowStage,
     Slice,
-    Stage,
 )
+from tiltyard.release.stage_traffic import traffic_at
 
 REGRET = 0.75
 """What learning to bet costs, in log capital; measured."""
@@ -111,14 +109,15 @@ def forecast(log: EventLog, plan: Plan, *, now_us: int | None = None) -> Iterato
             continue
         yield f"{number}. {stage.stage}: at most {duration(stage.maximum)}, then {stage.inconclusive}"
         for gate in stage.gates:
-            yield from _gate_lines(plan, stage, gate, traffic)
+            yield from _gate_lines(plan, number - 1, gate, traffic)
 
 
-def _gate_lines(plan: Plan, stage: Stage, gate: Gate, traffic: Traffic) -> Iterator[str]:
+def _gate_lines(plan: Plan, index: int, gate: Gate, traffic: Traffic) -> Iterator[str]:
+    stage = plan.stages[index]
     if isinstance(stage, PromoteStage):
         raise AssertionError("promotion has no gates")
     minimum = gate.minimum or stage.minimum
-    per_minute, unit = _rate(stage, gate, traffic)
+    per_minute, unit = _rate(plan, index, gate, traffic)
     need = _need(plan, gate, traffic)
     if need is None:
         yield f"   {gate.name}: nothing recent in the log to tell its spread from; at least {minimum:,} {unit}"
@@ -133,6 +132,11 @@ def _gate_lines(plan: Plan, stage: Stage, gate: Gate, traffic: Traffic) -> Itera
             f": {duration(n / per_minute * 60)}, nine times of ten within {duration(slow / per_minute * 60)}"
         )
     yield f"   {gate.name}: an equal candidate passes within {n:,.0f} {unit} half of the time{took}"
+    if per_minute and gate.slice.needs_words:
+        yield (
+            f"   ! if everybody were in [{gate.slice}]: who is, words say, and none are read here; a tenth of the people takes "
+            "ten times as long"
+        )
     if per_minute and n / per_minute * 60 > stage.maximum:
         yield from _honest(plan, gate, traffic, stage.maximum, per_minute)
 
@@ -155,19 +159,29 @@ def _honest(plan: Plan, gate: Gate, traffic: Traffic, maximum_s: float, per_minu
         )
 
 
-def _rate(stage: Stage, gate: Gate, traffic: Traffic) -> tuple[float, str]:
-    if gate.metric == "human_win_rate":
-        return traffic.votes_per_minute, "votes"
+def _rate(plan: Plan, index: int, gate: Gate, traffic: Traffic) -> tuple[float, str]:
+    """Samples a minute, and what they are; 0 where nobody knows how many there will be."""
+    stage = plan.stages[index]
     if gate.metric == "fixed_set":
         return 0.0, "items"
-    inside = traffic.requests_per_minute
-    if gate.slice != Slice() and traffic.samples:  # a writing is told from words, which are not read here
-        known = gate.slice.model_copy(update={"writing": None})
-        inside *= sum(is_in(known, sample) is True for sample in traffic.samples) / len(traffic.samples)
+    inside = _share_in(gate.slice, traffic)
+    if gate.metric == "human_win_rate":
+        return traffic.votes_per_minute * inside, "votes"
     if isinstance(stage, ShadowStage):
-        return inside * stage.share, "pairs"
-    share = stage.traffic if isinstance(stage, (CanaryStage, PreferenceStage)) else 0.0
-    return inside * share, "requests of the candidate"
+        return traffic.requests_per_minute * inside * stage.share, "pairs"
+    if (
+        gate.metric in WINS
+    ):  # judges, scorers and experts outside a shadow stage: nobody knows what they will be asked
+        return 0.0, "pairs"
+    return traffic.requests_per_minute * inside * traffic_at(plan, index).share, "requests of the candidate"
+
+
+def _share_in(part: Slice, traffic: Traffic) -> float:
+    """Share of the recent requests in a slice; what is told from words is taken for everybody: none are read here."""
+    known = part.model_copy(update={"writing": None, "language": None})
+    if known == Slice() or not traffic.samples:
+        return 1.0
+    return sum(is_in(known, sample) is True for sample in traffic.samples) / len(traffic.samples)
 
 
 def _need(plan: Plan, gate: Gate, traffic: Traffic) -> float | None:

@@ -145,8 +145,6 @@ class Gate(Part):
             raise ValueError(f"limit is {self.limit:g}; {self.metric} is never below 0")
         if self.limit is not None and self.metric in (*WINS, *MEANS):
             raise ValueError(f"{self.metric} compares two identities; write worse_by")
-        if self.slice != Slice() and self.metric in (*WINS, *SCORES):
-            raise ValueError(f"{self.metric} has no slices yet; leave slice out")
         if (self.set is not None) != (self.metric == "fixed_set"):
             raise ValueError("set names the set of metric fixed_set; they need each other")
         if (self.scorer is not None) != (self.metric == "reward_win_rate"):
@@ -207,6 +205,8 @@ class ShadowStage(_Stage):
 
     @model_validator(mode="after")
     def _is_seen_by_nobody(self) -> ShadowStage:
+        if self.share == 0:
+            raise ValueError("share is 0: nothing is ever copied, and no gate can decide; write such as 20%")
         if any(gate.metric == "human_win_rate" for gate in self.gates):
             raise ValueError("human_win_rate has no data in stage shadow: nobody sees its answers")
         return self
@@ -252,6 +252,12 @@ class CanaryStage(_Stage):
 
     @model_validator(mode="after")
     def _leaves_room(self) -> CanaryStage:
+        by_rule = any(rule.arm == "candidate" for rule in self.rules)
+        if self.traffic == 0 and not (by_rule and not self.baseline):
+            raise ValueError(
+                "traffic is 0: nobody gets the candidate, and no gate can ever decide; write such as 5%, "
+                "or a rule that sends a tenant or channel to the candidate and baseline: false"
+            )
         if self.baseline and self.traffic > 0.5:
             raise ValueError(
                 f"traffic is {self.traffic:g}; a baseline as large needs at most 0.5, or baseline: false"
@@ -263,11 +269,12 @@ class PreferenceStage(_Stage):
     """People's votes in blind battles between the two identities, beside as much traffic as is said."""
 
     stage: Literal["preference"]
-    traffic: Share = 0.0
+    traffic: Share | None = None
+    """The candidate's share of the requests; left out: that of the stage before it, if users had the candidate there."""
 
 
 class PromoteStage(Part):
-    """Everybody gets the candidate."""
+    """Everybody gets the candidate; while it waits for approval, the share of the stage before it stays."""
 
     stage: Literal["promote"]
     approval: bool = False
@@ -313,6 +320,22 @@ class Plan(Part):
         kinds = [stage.stage for stage in self.stages]
         if kinds.count("promote") != 1 or kinds[-1] != "promote":
             raise ValueError("stages must end with the one promote stage")
+        return self
+
+    @model_validator(mode="after")
+    def _each_gate_can_have_data(self) -> Plan:
+        served = False  # whether users have the candidate in the stage that is looked at
+        for index, stage in enumerate(self.stages):
+            if not isinstance(stage, PreferenceStage):
+                served = isinstance(stage, CanaryStage)
+                continue
+            served = served if stage.traffic is None else stage.traffic > 0
+            ours = [gate.metric for gate in stage.gates if gate.metric not in (*WINS, *SCORES)]
+            if ours and not served:
+                raise ValueError(
+                    f"stages.{index}: {ours[0]} has no data in a preference stage without traffic: nobody is served "
+                    "there; give the stage traffic, such as 5%, or a canary stage before it"
+                )
         return self
 
     @model_validator(mode="after")
