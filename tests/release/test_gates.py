@@ -280,7 +280,7 @@ def test_experts_decide_on_pairs_and_hold_the_gate_until_they_agree_or_one_adjud
     made += [review(scene, 60, "ann", "a"), review(scene, 60, "bob", "b")]
     scene.append([(one, one.item, "default") for one in made])
     state = scene.settled()
-    (judged,) = [judged for judged in state.judged]
+    (judged,) = state.judged
     assert (judged.verdict, judged.samples) == ("hold", 60)
     assert "experts have not decided on 1 pairs" in judged.words
     scene.append([(review(scene, 60, "cleo", "a", adjudicates=True), "itm_60", "default")])

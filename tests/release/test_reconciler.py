@@ -68,7 +68,7 @@ def test_errors_of_both_arms_and_no_data_at_all_hold(scene: Scene) -> None:
     """Argo #4479: measurements that all errored gave Successful; Argo #1905: no data gave no pause."""
     scene.start()
     state = scene.settled()
-    (judged,) = [judged for judged in state.judged]
+    (judged,) = state.judged
     assert (judged.verdict, judged.effect, judged.samples) == ("hold", None, 0)
     assert "no data yet, which is no pass" in judged.words
     scene.now_us += 24 * 60 * MINUTES
@@ -285,7 +285,7 @@ def test_votes_that_do_not_count_on_the_board_do_not_count_in_a_gate(scene: Scen
         review = VoteReviewed(of="vote", name=battle, decision="exclude", by="ann", reason="one household")
         scene.log.append_blocking(review, subject=battle, source="tests")
     scene.votes("t" * 10)
-    (judged,) = [judged for judged in scene.settled().judged]
+    (judged,) = scene.settled().judged
     assert (judged.samples, judged.effect, judged.verdict) == (10, 0.0, "hold")
     assert "10 pairs; 50 more votes do not count" in judged.words
 
@@ -298,11 +298,11 @@ def test_a_vote_that_is_taken_back_leaves_the_running_gate_and_takes_a_pass_with
     scene.votes("ab" * 10)
     good = scene.votes("b" * 100)
     kept.settle()
-    (passed,) = [judged for judged in kept.state(scene.started.release).judged]
+    (passed,) = kept.state(scene.started.release).judged
     assert (passed.verdict, passed.samples) == ("pass", 120)
     scene.take_back(good[:98])
     kept.settle()
-    (held,) = [judged for judged in kept.state(scene.started.release).judged]
+    (held,) = kept.state(scene.started.release).judged
     assert (held.verdict, held.samples, held.effect) == ("hold", 22, pytest.approx(1 / 22))
     assert "98 more votes do not count" in held.words
     assert kept.judged(scene.started.release) == _anew(scene)
