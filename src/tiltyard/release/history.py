@@ -190,7 +190,7 @@ def not_passed_in_words(against: Sequence[GateNotPassed]) -> str:
             f"{len(against)} {'gate has' if len(against) == 1 else 'gates have'} not passed; approving now is an override, "
             "which event, history and report will say:",
             *(f"  {gate.words}" for gate in against),
-            "Wait, or approve with override and the reason.",
+            "Wait, or say that you override them, and why.",
         )
     )
 
