@@ -197,7 +197,9 @@ def test_a_gate_without_data_says_that_this_is_no_pass(yard: ReleaseYard) -> Non
     """Argo #4479, Argo #1905: nothing measured, or only errors, is no success, and the page says so in words."""
     path, ours = started(yard), yard.signed_in()
     page = ours.get(path).text
-    assert page.count("No data yet, which is no pass.") == 4  # at each gate, and where one may approve without it
+    assert (
+        page.count("No data yet, which is no pass.") == 4
+    )  # at each gate, and where one may approve without it
     assert 'class="verdict pass"' not in page
     assert "It waits for evidence: error rate, time to first token, median." in page
     yard.scene.serve("baseline", 200, finish="failed")

@@ -111,6 +111,11 @@ class ReleaseState:
         indices = {one.index for one in self.watched}
         return next((g for g in self.judgments if g.verdict == "fail" and g.index in indices), None)
 
+    @property
+    def overridden(self) -> bool:
+        """Whether a person let it go on without a gate."""
+        return any(order.against for order in self.orders)
+
     def judgment(self, index: int, gate: str) -> GateJudged | None:
         """The newest judgment of a gate of a stage."""
         return next((one for one in self.judgments if (one.index, one.gate) == (index, gate)), None)
