@@ -112,5 +112,6 @@ def test_a_release_by_hand(scene: Scene, tmp_path: Path) -> None:
     history = run(tmp_path, "release", "history", "chat").output
     assert "rolled_back: ann moved the traffic by hand: nonsense" in history
     assert "pause by ann in stage 1: lunch" in history
+    assert "Z  rolled back to old by ann: nonsense" in history
     assert "was never released" in run(tmp_path, "release", "status", "talk").output
     assert run(tmp_path, "release", "report", "chat").output.startswith("# chat: old to new")

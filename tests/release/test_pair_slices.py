@@ -200,3 +200,10 @@ def test_a_plan_says_that_nobody_knows_how_many_speak_a_language(scene: Scene) -
     said = "\n".join(forecast(scene.log, parse_plan(plan, "p"), now_us=scene.now_us + 60_000_000))
     assert "error_rate worse_by 0.2 [language de]: an equal candidate passes within" in said
     assert "! if everybody were in [language de]: who is, words say, and none are read here" in said
+
+
+def test_a_plan_says_that_pairs_without_a_judge_wait(scene: Scene) -> None:
+    stage = "{stage: shadow, share: 20%, gates: [{metric: judge_win_rate, worse_by: 3%}]}"
+    plan = f"alias: chat\ncandidate: new\nstages:\n  - {stage}\n  - stage: promote\n"
+    said = "\n".join(forecast(scene.log, parse_plan(plan, "p"), now_us=scene.now_us))
+    assert "! no judge is named: its pairs wait until somebody judges them" in said

@@ -275,6 +275,15 @@ def test_both_sides_stand_in_the_arena_exactly_while_a_stage_asks_for_votes(scen
     assert reconciler.in_battles == ()
 
 
+def test_a_canary_that_asks_for_votes_has_its_answers_in_blind_battles_too(scene: Scene) -> None:
+    """The mission's own example asks for a win rate in a canary; nobody could ever vote on an undeclared candidate."""
+    gates = "      - {metric: error_rate, worse_by: 0.2}\n      - {metric: human_win_rate, worse_by: 0.2}"
+    scene.start(CANARY.replace("      - {metric: error_rate, worse_by: 0.2}", gates))
+    reconciler = scene.reconciler()
+    reconciler.settle()
+    assert [[one.identity for one in pair] for pair in reconciler.in_battles] == [["new", "old"]]
+
+
 def test_votes_that_do_not_count_on_the_board_do_not_count_in_a_gate(scene: Scene) -> None:
     """An answer that named its maker is no evidence, and a person excludes votes; the gate says how many."""
     scene.start(PREFERENCE.replace("traffic: 5%", "traffic: 5%\n    approval: true"))

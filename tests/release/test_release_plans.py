@@ -51,7 +51,9 @@ def test_what_is_wrong_is_said_with_line_and_field(line: int, wrong: str, said: 
 
 def test_a_plan_that_never_promotes_is_none() -> None:
     text = EXAMPLE.read_text(encoding="utf-8").replace("  - stage: promote\n    approval: true\n", "")
-    with pytest.raises(ConfigurationError, match="stages must end with the one promote stage"):
+    with pytest.raises(
+        ConfigurationError, match="line 5: stages: stages must end with the one promote stage"
+    ):
         parse_plan(text, "plan.yaml")
 
 
@@ -139,8 +141,11 @@ def test_a_number_that_yaml_reads_as_nobody_means_it_is_refused(maximum: str, sa
         ("stage: canary, traffic: 0%, rules: [{arm: candidate, tenant: lab}]", "traffic is 0"),
         ("stage: canary, traffic: 0, baseline: false", "traffic is 0"),
         ("stage: shadow, share: 0", "line 4: stages.0: share is 0: nothing is ever copied"),
-        ("stage: preference", "stages.0: error_rate has no data in a preference stage without traffic"),
-        ("stage: preference, traffic: 0", "has no data in a preference stage without traffic"),
+        (
+            "stage: preference",
+            "line 3: stages: error_rate has no data in stage 1, preference without traffic",
+        ),
+        ("stage: preference, traffic: 0", "has no data in stage 1, preference without traffic"),
     ],
 )
 def test_a_stage_that_can_never_decide_is_refused(stage: str, said: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -232,7 +233,7 @@ def test_approving_what_has_not_passed_takes_a_second_word_and_stays_visible(
     page.goto(f"{yard.url}/releases")
     page.get_by_label("API key").fill(yard.key)
     page.keyboard.press("Enter")
-    page.wait_for_load_state()
+    expect(page.get_by_text("Signed in as ann (key_")).to_be_visible()
     page.goto(yard.url + path)
     expect(page.get_by_text("2 gates have not passed.")).not_to_be_visible()
     page.get_by_role("radio", name="Approve").check()
@@ -290,6 +291,27 @@ def test_an_alias_has_a_history_of_who_when_and_why(yard: ReleaseYard) -> None:
         "moved the traffic by hand: users complain",
     ):
         assert said in page
+
+
+def test_what_was_rolled_back_after_a_release_has_a_history_too(yard: ReleaseYard) -> None:
+    """MLflow #2169: the way back after the end is the one that an incident is about."""
+    path, ours = started(yard), yard.signed_in()
+    yard.traffic(12)
+    ours.post(path, data={"order": "approve", "why": "fine", "stage": "0"})
+    yard.settled()
+    override = {"order": "approve", "why": "no votes at night", "override": "yes"}
+    for stage in ("1", "2"):
+        ours.post(path, data={**override, "stage": stage})
+        yard.settled()
+    assert yard.settled().ended is not None
+    key = {"authorization": f"Bearer {yard.key}"}
+    told = yard.stranger().post("/api/releases/rollback", json={"alias": "chat", "why": "odd"}, headers=key)
+    assert told.status_code == 201
+    page = ours.get("/releases").text
+    assert "Rolled back by hand" in page
+    assert re.search(r"<strong>chat</strong> to old, ann \(key_\w+\): odd", page)
+    (moved,) = ours.get("/api/releases").json()["moved_by_hand"]
+    assert (moved["arms"][0]["identity"], moved["why"]) == ("old", "odd")
 
 
 def test_signals_that_disagree_stand_side_by_side(yard: ReleaseYard) -> None:

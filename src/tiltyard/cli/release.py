@@ -21,7 +21,15 @@ from tiltyard.errors import ConfigurationError, Conflict
 from tiltyard.events.envelope import format_time
 from tiltyard.events.log import EventLog
 from tiltyard.release.forecast import forecast
-from tiltyard.release.history import active_release, order, orders_of, start, states_of, versions_of
+from tiltyard.release.history import (
+    active_release,
+    moved_by_hand,
+    order,
+    orders_of,
+    start,
+    states_of,
+    versions_of,
+)
 from tiltyard.release.plan import plan_schema
 from tiltyard.release.plan_file import read_plan
 from tiltyard.release.reconciler import Reconciler
@@ -87,7 +95,8 @@ def status(context: click.Context, *, alias: str) -> None:
 @click.argument("alias")
 @click.pass_context
 def history(context: click.Context, *, alias: str) -> None:
-    """List the releases of ALIAS: who started them, when, why, and how they ended; then its verified versions."""
+    """List the releases of ALIAS: who started them, when, why, and how they ended, what was ordered; then
+    what was rolled back by hand, and its verified versions."""
     with opened(context) as (_settings, log):
         for state in states_of(log).values():
             if state.started.alias != alias:
@@ -104,6 +113,9 @@ def history(context: click.Context, *, alias: str) -> None:
                 )
                 for gate in one.against:
                     click.echo(f"      went on without {gate.words}")
+        for time_us, split in moved_by_hand(log, alias):
+            to = split.arms[0].identity if split.arms else "what tiltyard.toml says"
+            click.echo(f"{format_time(time_us)[:19]}Z  rolled back to {to} by {split.by}: {split.why}")
         for version in versions_of(log, alias):
             click.echo(f"verified: {version.identity} {version.behaviour[:19]}…")
 

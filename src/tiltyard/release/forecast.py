@@ -108,9 +108,9 @@ def forecast(log: EventLog, plan: Plan, *, now_us: int | None = None) -> Iterato
             yield f"{number}. promote{': after approval' if stage.approval else ''}"
             continue
         yield f"{number}. {stage.stage}: at most {duration(stage.maximum)}, then {stage.inconclusive}"
-        if isinstance(stage, ShadowStage) and stage.judge is None:
-            if any(gate.metric == "judge_win_rate" for gate in stage.gates):
-                yield "   ! no judge is named: its pairs wait until somebody judges them; write judge: and a model served here"
+        asked = any(gate.metric == "judge_win_rate" for gate in stage.gates)
+        if asked and isinstance(stage, ShadowStage) and stage.judge is None:
+            yield "   ! no judge is named: its pairs wait until somebody judges them; write judge: and a model served here"
         for gate in stage.gates:
             yield from _gate_lines(plan, number - 1, gate, traffic)
 

@@ -70,6 +70,16 @@ def versions_of(log: EventLog, alias: str) -> list[Version]:
     return versions
 
 
+def moved_by_hand(log: EventLog, alias: str | None = None) -> list[tuple[int, TrafficSplit]]:
+    """The splits that people asked for, of an alias or of all, and when, in microseconds since 1970; oldest first. Blocks."""
+    events = log.read(types=(TrafficSplit,), subject=alias)
+    return [
+        (event.time_us, event.data)
+        for event in events
+        if isinstance(event.data, TrafficSplit) and event.data.release is None
+    ]
+
+
 def states_of(log: EventLog) -> dict[str, ReleaseState]:
     """Every release. Blocks."""
     return releases_of(log.read(types=OF_RELEASES), {})

@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from tiltyard.judge.rubric import shipped_rubrics
 
@@ -315,17 +324,19 @@ class Plan(Part):
     prices: Prices = Prices()
     stages: tuple[Stage, ...] = Field(min_length=1)
 
-    @model_validator(mode="after")
-    def _ends_with_promotion(self) -> Plan:
-        kinds = [stage.stage for stage in self.stages]
+    @field_validator("stages")
+    @classmethod
+    def _end_with_promotion(cls, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+        kinds = [stage.stage for stage in stages]
         if kinds.count("promote") != 1 or kinds[-1] != "promote":
             raise ValueError("stages must end with the one promote stage")
-        return self
+        return stages
 
-    @model_validator(mode="after")
-    def _each_gate_can_have_data(self) -> Plan:
+    @field_validator("stages")
+    @classmethod
+    def _can_have_data(cls, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
         served = False  # whether users have the candidate in the stage that is looked at
-        for index, stage in enumerate(self.stages):
+        for number, stage in enumerate(stages, 1):
             if not isinstance(stage, PreferenceStage):
                 served = isinstance(stage, CanaryStage)
                 continue
@@ -333,19 +344,21 @@ class Plan(Part):
             ours = [gate.metric for gate in stage.gates if gate.metric not in (*WINS, *SCORES)]
             if ours and not served:
                 raise ValueError(
-                    f"stages.{index}: {ours[0]} has no data in a preference stage without traffic: nobody is served "
-                    "there; give the stage traffic, such as 5%, or a canary stage before it"
+                    f"{ours[0]} has no data in stage {number}, preference without traffic: nobody is served there; "
+                    "give it traffic, such as 5%, or a canary stage before it"
                 )
-        return self
+        return stages
 
-    @model_validator(mode="after")
-    def _judges_are_apart(self) -> Plan:
-        for stage in self.stages:
-            if isinstance(stage, ShadowStage) and stage.judge in (self.alias, self.candidate):
+    @field_validator("stages")
+    @classmethod
+    def _judges_are_apart(cls, stages: tuple[Stage, ...], known: ValidationInfo) -> tuple[Stage, ...]:
+        sides = [known.data.get("alias"), known.data.get("candidate")]
+        for stage in stages:
+            if isinstance(stage, ShadowStage) and stage.judge is not None and stage.judge in sides:
                 raise ValueError(
                     f"judge is {stage.judge}, which is what is released; name a model that is no side of it"
                 )
-        return self
+        return stages
 
     @property
     def alpha(self) -> float:

@@ -60,7 +60,7 @@ class Reconciler:
 
     @property
     def in_battles(self) -> tuple[tuple[Version, Version], ...]:
-        """Candidate and production of each release whose stage waits for people's votes, as of the last look."""
+        """Candidate and production of each release whose stage asks for people's votes, as of the last look."""
         return tuple(
             (
                 Version(of.candidate, of.candidate_behaviour),
@@ -68,7 +68,7 @@ class Reconciler:
             )
             for state in self._under_way
             for of in (state.started,)
-            if isinstance(state.stage, PreferenceStage)
+            if _asks_people(state)
         )
 
     @property
@@ -245,6 +245,13 @@ class Reconciler:
                 state, f"{stage.stage} was inconclusive after {stage.maximum:g} s: {waiting[0]}"
             )
         return None
+
+
+def _asks_people(state: ReleaseState) -> bool:
+    stage = state.stage
+    if stage is None or isinstance(stage, PromoteStage):
+        return False
+    return isinstance(stage, PreferenceStage) or any(gate.metric == "human_win_rate" for gate in stage.gates)
 
 
 def _enter(state: ReleaseState, index: int) -> StageEntered:

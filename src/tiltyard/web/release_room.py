@@ -15,7 +15,16 @@ from tiltyard.events.schema import GenerationFinished, ReleaseOrdered, ReleaseSt
 from tiltyard.identity.canonical import Json
 from tiltyard.release.account import Account, account_of
 from tiltyard.release.forecast import forecast
-from tiltyard.release.history import Version, active_release, order, roll_back, start, states_of, versions_of
+from tiltyard.release.history import (
+    Version,
+    active_release,
+    moved_by_hand,
+    order,
+    roll_back,
+    start,
+    states_of,
+    versions_of,
+)
 from tiltyard.release.plan import Plan
 from tiltyard.release.plan_file import parse_plan
 from tiltyard.release.signed_report import report_files
@@ -51,6 +60,10 @@ class ReleaseRoom:
     def states(self) -> list[ReleaseState]:
         """Every release, newest first."""
         return list(reversed(states_of(self._log).values()))
+
+    def moved_by_hand(self) -> list[tuple[int, TrafficSplit]]:
+        """What people rolled back and when, newest first."""
+        return list(reversed(moved_by_hand(self._log)))
 
     def aliases(self) -> list[AliasNow]:
         """The declared aliases, and those that were released."""

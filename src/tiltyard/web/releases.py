@@ -11,12 +11,13 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from tiltyard.errors import InvalidRequest, NotFound, TiltyardError
+from tiltyard.identity.canonical import Json
 from tiltyard.release.report import value_of_field
 from tiltyard.release.signed_report import CARD, HTML, MARKDOWN, SIGNATURE, as_zip
 from tiltyard.release.state import ReleaseState
 from tiltyard.web import release_words
 from tiltyard.web.failures import json_response
-from tiltyard.web.release_api import account_json, state_json
+from tiltyard.web.release_api import account_json, split_json, state_json
 from tiltyard.web.release_operators import SIGN_IN, SIGN_OUT, Operators, begin, end, operator_of
 from tiltyard.web.release_room import ReleaseRoom
 from tiltyard.web.telling import told
@@ -137,6 +138,7 @@ class ReleasePages:
                 status=200 if error is None else error.status,
                 states=self._room.states(),
                 aliases=self._room.aliases(),
+                moved_by_hand=self._room.moved_by_hand(),
                 operator=operator,
                 words=release_words,
                 problems=() if error is None else told(error).splitlines(),
@@ -233,7 +235,9 @@ class ReleasePages:
     async def _api_list(self, request: Request) -> Response:
         await self._may_look(request)
         states = await run_in_threadpool(self._room.states)
-        return json_response({"releases": [state_json(state) for state in states]})
+        moved = await run_in_threadpool(self._room.moved_by_hand)
+        by_hand: list[Json] = [split_json(one) for one in moved]
+        return json_response({"releases": [state_json(state) for state in states], "moved_by_hand": by_hand})
 
     async def _api_one(self, request: Request) -> Response:
         await self._may_look(request)
