@@ -252,6 +252,9 @@ def test_a_slice_by_language_asks_for_the_words_and_takes_the_boards_detector(sc
     for prompt, wanted in asked.items():
         sample = Sample(event, "default", 1, prompt=prompt)
         assert (is_in(german, sample), is_in(nobody, sample)) == wanted
+    chinese = Sample(event, "default", 1, prompt="為什麼天空是藍色的?")
+    wanted = ("zh", "zh-Hant", "zh-Hans")
+    assert [is_in(Slice(language=one), chinese) for one in wanted] == [True, True, False]
     assert is_in(german, Sample(event, "default", 1)) is None  # words that cannot be read hold the gate
     assert str(german) == "language de"
 

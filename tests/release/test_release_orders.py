@@ -190,3 +190,24 @@ def test_a_burst_that_began_before_the_stage_ended_still_counts(scene: Scene) ->
     state = scene.settled()
     assert state.ended is not None
     assert state.ended.why.startswith("hard stop: 5 of the candidate's 5 requests")
+
+
+def test_a_clock_that_is_set_back_neither_ends_a_stage_nor_blinds_the_hard_stop(scene: Scene) -> None:
+    scene.start(WAITING.replace("    maximum: 30m", "    maximum: 30m\n    inconclusive: rollback"))
+    going_on = scene.reconciler()
+    going_on.settle()
+    scene.now_us += 20 * 60_000_000
+    scene.serve("candidate", 60)
+    scene.serve("baseline", 60)
+    going_on.settle()
+    scene.now_us -= 3600 * 1_000_000
+    going_on.settle()
+    state = going_on.state(scene.started.release)
+    assert (state.ended, state.stage is not None and state.stage.stage) == (None, "promote")
+    scene.now_us += 61_000_000
+    going_on.settle()
+    scene.serve("candidate", 5, finish="failed")
+    going_on.settle()
+    state = going_on.state(scene.started.release)
+    assert state.ended is not None
+    assert state.ended.why.startswith("hard stop: 5 of the candidate's 5 requests")

@@ -89,6 +89,21 @@ def test_a_plan_that_no_formula_or_event_could_hold_is_refused(change: str, said
         ("metric: time_to_first_token_p99, limit: .nan", "finite number"),
         ("metric: error_rate, worse_by: yes", "yes and no are no shares"),
         ("metric: error_rate, worse_by: 1%, minimum: 10000000000000000000000", "minimum"),
+        (
+            "metric: error_rate, worse_by: 1%, slice: {prompt_tokens_below: 1000000000000000000000}",
+            "tokens_below",
+        ),
+        ("metric: error_rate, worse_by: 1%, slice: {prompt_tokens_at_least: yes}", "tokens_at_least"),
+        ("metric: error_rate, worse_by: 1%, slice: {language: klingon}", "language 'klingon' is never told"),
+        ("metric: error_rate, worse_by: 1%, slice: {language: zh-hant}", "language 'zh-hant' is never told"),
+        (
+            "metric: error_rate, worse_by: 1%, slice: {writing: runes}",
+            "writing: Input should be 'latin', 'han'",
+        ),
+        (
+            "metric: error_rate, worse_by: 1%, slice: {prompt_tokens_at_least: 9, prompt_tokens_below: 9}",
+            "no prompt has at least 9 and fewer than 9 tokens",
+        ),
     ],
 )
 def test_a_gate_that_would_mean_something_else_is_refused(gate: str, said: str) -> None:

@@ -160,7 +160,8 @@ class StageEvidence:
     def failures(self, rule: HardStop, now_us: int) -> Failures:
         """The candidate's requests in the last window."""
         since = now_us - round(rule.window * 1e6)
-        self._recent = [one for one in self._recent if one[0] >= since]
+        # A clock may be set back, or another machine's be ahead: what seems to come later came now, and passes as everything does.
+        self._recent = [(min(at, now_us), failed) for at, failed in self._recent if at >= since]
         return Failures(sum(failed for _, failed in self._recent), len(self._recent))
 
     def _take_generation(self, event: StoredEvent, data: GenerationFinished) -> None:

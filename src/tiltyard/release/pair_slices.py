@@ -12,6 +12,7 @@ from typing import Final
 from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import GenerationFinished
+from tiltyard.rating.language import is_told
 from tiltyard.release.metrics import Sample, is_in
 from tiltyard.release.plan import Slice
 
@@ -35,7 +36,7 @@ class PairSlices:
         if part == EVERYTHING:
             return True
         if language is not None and part.language is not None:
-            if language != part.language:
+            if not is_told(language, part.language):
                 return False
             part = part.model_copy(update={"language": None})
             if part == EVERYTHING:

@@ -16,7 +16,9 @@ from pydantic import (
     model_validator,
 )
 
+from tiltyard.arena.slices import SliceName
 from tiltyard.judge.rubric import shipped_rubrics
+from tiltyard.rating.language import LANGUAGES
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)([smhd])")
@@ -107,12 +109,23 @@ class Slice(Part):
 
     tenant: str | None = None
     service_class: Literal["interactive", "agent", "batch"] | None = None
-    prompt_tokens_at_least: int | None = Field(default=None, ge=0)
-    prompt_tokens_below: int | None = Field(default=None, ge=1)
-    writing: str | None = None
-    """Writing of the prompt: `latin`, `han`, `kana`, `hangul`, `cyrillic`, `arabic`, `devanagari`, `other`."""
-    language: str | None = Field(default=None, pattern="^[a-z]{2,3}(-[a-z]{4})?$")
-    """Language of the prompt, as the leaderboard tells it: `en`, `de`, `zh`, … ; `und` where nobody can tell."""
+    prompt_tokens_at_least: int | None = Field(default=None, ge=0, le=MOST_SAMPLES, strict=True)
+    prompt_tokens_below: int | None = Field(default=None, ge=1, le=MOST_SAMPLES, strict=True)
+    writing: SliceName | None = None
+    """Writing of the prompt."""
+    language: str | None = Field(default=None, json_schema_extra={"enum": [None, *sorted(LANGUAGES)]})
+    """Language of the prompt, as the leaderboard tells it: `en`, `de`, `zh-Hant`, … ; `zh` is all Chinese, `und` where nobody can tell."""
+
+    @model_validator(mode="after")
+    def _can_have_samples(self) -> Slice:
+        if self.language is not None and self.language not in LANGUAGES:
+            raise ValueError(
+                f"language {self.language[:20]!r} is never told from a prompt; those that are: {', '.join(sorted(LANGUAGES))}"
+            )
+        least, below = self.prompt_tokens_at_least, self.prompt_tokens_below
+        if least is not None and below is not None and least >= below:
+            raise ValueError(f"no prompt has at least {least:,} and fewer than {below:,} tokens")
+        return self
 
     @property
     def needs_words(self) -> bool:
