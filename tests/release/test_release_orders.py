@@ -184,9 +184,14 @@ def test_the_gates_of_a_share_are_looked_at_as_long_as_it_lasts(scene: Scene, st
 def test_a_burst_that_began_before_the_stage_ended_still_counts(scene: Scene) -> None:
     scene.start(WAITING)
     scene.settled()
-    pass_the_canary(scene)
+    scene.serve("candidate", 200)
+    scene.serve("baseline", 200)
     scene.now_us += 120_000_000
-    scene.serve("candidate", 5, finish="failed")
+    scene.serve("candidate", 3, finish="failed")
+    state = scene.settled()
+    assert state.stage is not None
+    assert state.stage.stage == "promote"
+    scene.serve("candidate", 2, finish="failed")
     state = scene.settled()
     assert state.ended is not None
     assert state.ended.why.startswith("hard stop: 5 of the candidate's 5 requests")
