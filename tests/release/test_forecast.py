@@ -14,7 +14,7 @@ from tiltyard.errors import ConfigurationError
 from tiltyard.events.schema import ReleaseOrdered
 from tiltyard.rating.betting import BoundedMean
 from tiltyard.release.account import account_of
-from tiltyard.release.forecast import SLOW, forecast, samples_needed
+from tiltyard.release.forecast import SLOW, fewest_samples, forecast, samples_needed
 from tiltyard.release.plan_file import parse_plan, read_plan
 from tiltyard.release.report import as_html, as_markdown
 
@@ -37,6 +37,16 @@ def test_the_number_of_samples_is_that_of_simulations() -> None:
         said = samples_needed(edge, 1 - ties, 0.05)
         assert 0.65 < np.median(needed) / said < 1.4
         assert 0.6 < np.percentile(needed, 90) / (said * SLOW) < 1.5
+
+
+@pytest.mark.parametrize(("worse_by", "alpha"), [(0.01, 0.05), (0.01, 0.00625), (0.05, 0.0125), (0.2, 0.05)])
+def test_where_no_request_fails_a_gate_takes_as_long_as_the_plan_says(worse_by: float, alpha: float) -> None:
+    """By the spread alone a thousandth of failures needs 150 samples; betting at most half of the capital needs 600."""
+    mean = BoundedMean(alpha, bounds=(-1, 1), margins=(worse_by,))
+    while not mean.below(worse_by):
+        mean.extend([0.0])
+    said = fewest_samples(worse_by, 1 - worse_by, alpha)
+    assert said <= mean.n <= said * 1.15 + 12  # nobody bets before some values were seen
 
 
 def test_the_missions_example_gets_the_honest_answer(scene: Scene) -> None:

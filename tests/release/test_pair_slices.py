@@ -15,9 +15,11 @@ from tiltyard.events.schema import (
     JudgmentMade,
     ReviewGiven,
 )
+from tiltyard.release.account import account_of
 from tiltyard.release.forecast import forecast
 from tiltyard.release.gates import Judged
 from tiltyard.release.plan_file import parse_plan
+from tiltyard.web.release_words import bound_of
 
 SLICES = ["tenant: lab", "service_class: agent", "prompt_tokens_at_least: 1000", "prompt_tokens_below: 3"]
 SERVED: dict[str, dict[str, object]] = {
@@ -207,3 +209,16 @@ def test_a_plan_says_that_pairs_without_a_judge_wait(scene: Scene) -> None:
     plan = f"alias: chat\ncandidate: new\nstages:\n  - {stage}\n  - stage: promote\n"
     said = "\n".join(forecast(scene.log, parse_plan(plan, "p"), now_us=scene.now_us))
     assert "! no judge is named: its pairs wait until somebody judges them" in said
+
+
+def test_a_limit_of_a_fixed_set_is_the_least_and_a_plan_says_that_it_knows_nothing_of_it(
+    scene: Scene,
+) -> None:
+    gate = "{metric: fixed_set, set: core, limit: 80%}"
+    plan = f"alias: chat\ncandidate: new\nwhy: x\nstages:\n  - {{stage: evals, gates: [{gate}]}}\n  - stage: promote\n"
+    scene.start(plan)
+    scene.serve("production", 40)
+    said = "\n".join(forecast(scene.log, parse_plan(plan, "p"), now_us=scene.now_us))
+    assert "fixed_set core limit 0.8: nothing recent in the log to tell its spread from" in said
+    (account,) = account_of(scene.log, scene.settled()).stages[0].gates
+    assert bound_of(account) == "at least 80.0%"

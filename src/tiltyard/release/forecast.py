@@ -2,7 +2,9 @@
 
 The capital of `rating/betting.py` grows by about edge^2 / (2 variance) a sample when the truth is `edge` away from the bound,
 until it is 1 / alpha: half of the time n = 2 variance (log(1 / alpha) + 3/4) / edge^2 samples do, and nine times of ten about
-twice as many (`tests/release/test_forecast.py` compares both with simulations).
+twice as many (`tests/release/test_forecast.py` compares both with simulations). Where values hardly vary (no request fails) the capital
+grows slower than that: a bet may lose half of it at most (`TRUNCATION`), so a sample brings at most log(1 + edge / (2 room)), where
+`room` is how far the worst value lies from the bound.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ import numpy as np
 
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import GenerationFinished, VoteCast
+from tiltyard.rating.betting import TRUNCATION
 from tiltyard.rating.quantile_sequence import plausible_ranks
 from tiltyard.release.metrics import Sample, is_in, value_of
 from tiltyard.release.plan import (
     MEANS,
     QUANTILES,
     RATES,
+    SCORES,
     WINS,
     Gate,
     Plan,
@@ -58,6 +62,15 @@ def samples_needed(edge: float, variance: float, alpha: float) -> int:
     1873
     """
     return math.ceil(2 * variance * (math.log(1 / alpha) + REGRET) / edge**2)
+
+
+def fewest_samples(edge: float, room: float, alpha: float) -> int:
+    """Samples without which nothing is told, though they vary not at all; `room` is from the bound to the worst value.
+
+    >>> fewest_samples(0.01, 0.99, 0.05)
+    595
+    """
+    return math.ceil(math.log(1 / alpha) / math.log1p(TRUNCATION * edge / room))
 
 
 def smallest_edge(samples: float, variance: float, alpha: float) -> float:
@@ -151,7 +164,13 @@ def _honest(plan: Plan, gate: Gate, traffic: Traffic, maximum_s: float, per_minu
     variance, need = _variance(gate, traffic), _need(plan, gate, traffic)
     if variance is not None:
         scale = 0.5 if gate.metric in WINS else 1.0
-        worst = (gate.worse_by or 0.0) + smallest_edge(n, variance, plan.alpha) * scale
+        told = smallest_edge(n, variance, plan.alpha)
+        if (
+            gate.metric not in MEANS and n >= 1
+        ):  # however little they vary: the inverse of `fewest_samples`, from the other side
+            far = 2 - _room(gate) if gate.limit is None else gate.limit
+            told = max(told, math.expm1(math.log(1 / plan.alpha) / n) * far / TRUNCATION)
+        worst = (gate.worse_by or gate.limit or 0.0) + told * scale
         found = f"one that is {worst * 100:.0f} points worse" if worst < scale else "no candidate at all"
         yield f"   ! so few stop {found}"
     if need is not None:
@@ -190,6 +209,8 @@ def _share_in(part: Slice, traffic: Traffic) -> float:
 def _need(plan: Plan, gate: Gate, traffic: Traffic) -> float | None:
     if gate.metric in QUANTILES:
         return _quantile_need(plan, gate, traffic)
+    if gate.metric in SCORES and gate.limit is not None:
+        return None  # how far the candidate's own score lies from it, no traffic says
     if (variance := _variance(gate, traffic)) is None:
         return None
     if gate.worse_by is not None:
@@ -197,7 +218,17 @@ def _need(plan: Plan, gate: Gate, traffic: Traffic) -> float | None:
     else:
         mean = float(np.mean(_values(gate, traffic))) if traffic.samples else 0.0
         edge = (gate.limit or 0.0) - mean
-    return math.inf if edge <= 0 else float(samples_needed(edge, variance, plan.alpha))
+    if edge <= 0:
+        return math.inf
+    fewest = fewest_samples(edge, _room(gate), plan.alpha)
+    return float(max(samples_needed(edge, variance, plan.alpha), fewest if gate.metric not in MEANS else 0))
+
+
+def _room(gate: Gate) -> float:
+    """From the bound to the worst value there can be, in the units of what is averaged."""
+    if gate.limit is not None:
+        return 1 - gate.limit
+    return 1 - (2 if gate.metric in WINS else 1) * min(gate.worse_by or 0.0, 0.49)
 
 
 def _variance(gate: Gate, traffic: Traffic) -> float | None:

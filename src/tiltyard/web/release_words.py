@@ -161,6 +161,8 @@ def gate_title(gate: GateAccount) -> str:
 def bound_of(gate: GateAccount) -> str:
     """What is allowed."""
     value = amount(gate, gate.threshold or 0.0)
+    if gate.gate.limit is not None and gate.more_is_better:
+        return gettext("at least %(value)s", value=value)
     if gate.gate.limit is not None:
         return gettext("at most %(value)s", value=value)
     return gettext("at most %(value)s worse", value=value.lstrip("-−"))
