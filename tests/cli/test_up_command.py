@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from importlib.resources import files
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment, Weights
 from tiltyard.objectives.look import Objectives
 from tiltyard.release.history import Version
+from tiltyard.router.load import Loads
 from tiltyard.wire.worker import IdentityStatus, WorkerStatus
 
 
@@ -140,7 +142,7 @@ async def test_what_a_release_asks_votes_for_is_a_contestant_while_it_is_served_
     registry.announce("w", "http://127.0.0.1:1", status)
     with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
         async with ModelClient("http://127.0.0.1:1") as client:
-            running = Running(settings, log, registry, client, Objectives(log, {}))
+            running = Running(settings, log, registry, client, Objectives(log, {}), Loads(time.monotonic))
 
             def names(candidate: str) -> list[str]:
                 pair = Version("new", candidate), Version("old", old.behaviour)

@@ -16,7 +16,7 @@ from tiltyard.costs.attribution import shared_seconds
 from tiltyard.costs.look import Costs
 from tiltyard.costs.report import CostReport
 from tiltyard.costs.stretch import since_us
-from tiltyard.costs.sums import sums_by
+from tiltyard.costs.sums import by_of, summed, sums_by
 from tiltyard.errors import InvalidRequest
 from tiltyard.events.schema import (
     BattleTurnFinished,
@@ -84,6 +84,10 @@ def test_each_second_is_shared_by_those_who_are_there() -> None:
     assert charged.sum() == pytest.approx(6)
 
 
+def test_a_stretch_that_ends_before_it_began_is_charged_nothing() -> None:
+    assert shared_seconds(np.array([0.0, 3.0]), np.array([4.0, 2.0])).tolist() == [4, 0]
+
+
 def test_charges_add_up_to_the_time_in_which_anybody_worked() -> None:
     rng = np.random.default_rng(7)
     starts = rng.integers(0, 500, 200).astype(float)
@@ -94,27 +98,59 @@ def test_charges_add_up_to_the_time_in_which_anybody_worked() -> None:
 
 def test_prefill_and_decode_are_charged_apart_and_a_neighbour_shares(book: Diary) -> None:
     register(book)
-    # one: prompt from 100 to 90 s ago, answer until 70. other: prompt from 80 to 70, answer until 50.
+    # one: prompt from 100 to 90 s ago, answer until 70. other: prompt from 80 to 75, answer until 50.
     worked(book, 100, 90, 70, prompt_tokens=1000, tokens=200)
-    worked(book, 80, 70, 50, prompt_tokens=3000, cached_tokens=2000, tokens=100, service_class="batch")
+    worked(book, 80, 75, 50, prompt_tokens=3000, cached_tokens=2000, tokens=100, service_class="batch")
     report = look(book, CostSettings(hours={XEON: 36.0}))  # a hundredth a second
     by_class = {line.service_class: line for line in report.lines}
     one, other = by_class["interactive"], by_class["batch"]
-    # from 80 to 70 they share: one has 10 s of prefill and 10 + 5 of decode; other 5 and 20
+    # from 80 to 70 they share: one has 10 s of prefill and 10 + 5 of decode; other half of 5, and half of 5 and 20
     assert (one.prefill_s, one.decode_s) == (pytest.approx(10), pytest.approx(15))
-    assert (other.prefill_s, other.decode_s) == (pytest.approx(5), pytest.approx(20))
+    assert (other.prefill_s, other.decode_s) == (pytest.approx(2.5), pytest.approx(22.5))
     assert (one.prefill_amount, one.decode_amount) == (pytest.approx(0.10), pytest.approx(0.15))
     assert one.prefill_million == pytest.approx(100)  # 0.10 for 1,000 tokens
     assert one.decode_million == pytest.approx(750)  # 0.15 for 200
     assert (other.saved_s, other.saved_amount) == (
-        pytest.approx(10),
-        pytest.approx(0.10),
+        pytest.approx(5),
+        pytest.approx(0.05),
     )  # twice the 1,000 computed
     assert one.hardware == XEON
     assert report.unpriced == ()
     (both,) = sums_by(report.lines, ())
     assert (both.requests, both.prefill_s + both.decode_s) == (2, pytest.approx(50))
     assert both.amount == pytest.approx(0.5)
+
+
+def test_lines_are_told_apart_by_tenant_and_length_of_the_prompt_and_add_up(book: Diary) -> None:
+    for seconds, tenant, prompt in ((90, "acme", 255), (60, "acme", 256), (30, "zeta", 2048)):
+        worked(book, seconds, seconds - 4, seconds - 10, tenant=tenant, prompt_tokens=prompt)
+    report = look(book)
+    assert {(line.tenant, line.length, line.prompt_tokens) for line in report.lines} == {
+        ("acme", "under 256", 255), ("acme", "256 to 2,047", 256), ("zeta", "2,048 and more", 2048)
+    }  # fmt: skip
+    by_tenant = summed(report, by_of("tenant")).lines
+    assert {(line.tenant, line.length, line.requests) for line in by_tenant} == {
+        ("acme", "all", 2),
+        ("zeta", "all", 1),
+    }
+    assert sorted(line.prefill_s for line in by_tenant) == [pytest.approx(4), pytest.approx(8)]
+    with pytest.raises(InvalidRequest, match="by has 'colour'; it takes some of service_class, identity"):
+        by_of("tenant,colour")
+
+
+def test_who_watches_a_server_learns_of_a_battle_an_hour_after_the_last_full_one(book: Diary) -> None:
+    book.at_us = NOW_US - 60 * SECOND_US
+    book.battle()
+    finish(book, "bat_1", worked(book, 50, 40, 30, tenant="arena"), None)
+    book.vote()
+    worked(book, 20, 15, 10)
+    held = Costs(book.log, SECOND, held_back=True)
+    now = held.look(since_us=NOW_US - DAY_US, until_us=NOW_US)
+    assert [(line.tenant, line.requests) for line in now.lines] == [("default", 1)]
+    assert (now.votes.votes, now.workers[0].busy_s) == (0, pytest.approx(10))
+    later = held.look(since_us=NOW_US - DAY_US, until_us=NOW_US + 2 * HOUR_US)
+    assert {line.tenant for line in later.lines} == {"arena", "default"}
+    assert (later.votes.votes, later.votes.own.amount) == (1, pytest.approx(20))
 
 
 def test_workers_share_nothing_with_each_other(book: Diary) -> None:
@@ -167,6 +203,12 @@ def test_what_was_cut_off_before_its_first_token_costs_nothing(book: Diary) -> N
     assert (line.amount, line.untimed) == (pytest.approx(20), 1)
 
 
+def test_where_all_were_cut_off_the_cost_is_nothing_and_known(book: Diary) -> None:
+    book.answer(first_ms=None, decode_ms=None, tokens=0, finish="cancelled")
+    (line,) = look(book, CostSettings(machine_hour=3600.0)).lines
+    assert (line.amount, line.priced_by) == (0, "hour")
+
+
 def test_a_name_under_hours_that_is_nobody_is_said(book: Diary) -> None:
     register(book)
     worked(book, 20, 10, 0)
@@ -183,6 +225,15 @@ def test_idle_hours_cost_and_are_nobodys_request(book: Diary) -> None:
     # there for 23.5 of the last 24 hours, busy for one of them
     assert (one.ready_s, one.busy_s) == (pytest.approx(23.5 * 3600), pytest.approx(3600))
     assert one.idle_amount == pytest.approx(22.5 * 2)
+
+
+def test_a_worker_that_was_killed_with_its_server_was_there_until_the_last_event(book: Diary) -> None:
+    ready = WorkerReady(worker="w", identities={"plum": PLUM}, load_ms=5.0)
+    book.write(ready, "w", at_us=NOW_US - 10 * HOUR_US)
+    book.answer(NOW_US - 8 * HOUR_US)
+    book.write(ready, "w", at_us=NOW_US - HOUR_US)
+    (one,) = look(book).workers
+    assert one.ready_s == pytest.approx(3 * 3600)
 
 
 def test_embeddings_are_counted_by_their_tokens(book: Diary) -> None:
@@ -240,7 +291,15 @@ def started(book: Diary) -> None:
 def test_a_release_decision_costs_what_would_not_have_been_spent_without_it(book: Diary) -> None:
     book.at_us = NOW_US - 3 * DAY_US
     worked(book, 3600 * 24 * 3 + 10, 3600 * 24 * 3 + 5, 3600 * 24 * 3)  # before it began
+    book.judgment(cost_usd=50.0)
+    book.battle("bat_0")
+    finish(book, "bat_0", worked(book, 3600 * 24 * 3 + 3, 3600 * 24 * 3 + 2, 3600 * 24 * 3 + 1), None)
+    book.vote("bat_0")
+    book.at_us = NOW_US - 3 * DAY_US + HOUR_US
     started(book)
+    worked(
+        book, 3600 * 24 * 2, 3600 * 24 * 2 - 1, 3600 * 24 * 2 - 2
+    )  # read, and outside of what is asked for
     worked(book, 1000, 999, 998, release="rel_1", arm="shadow", shadow_of="gen_x")  # 2 s
     worked(book, 990, 985, 980, release="rel_1", arm="candidate")  # 10 s that users wanted
     item = worked(book, 970, 968, 967)  # 3 s
@@ -260,7 +319,10 @@ def test_a_release_decision_costs_what_would_not_have_been_spent_without_it(book
     ended = ReleaseEnded(release="rel_1", outcome="promoted", why="all passed")
     book.write(ended, "rel_1", at_us=NOW_US - 60 * SECOND_US)
     worked(book, 50, 49, 48, release="", arm="production")
-    (found,) = look(book, SECOND, since=HOUR_US).decisions
+    book.judgment(cost_usd=50.0)  # after it ended
+    report = look(book, SECOND, since=HOUR_US)
+    assert sum(line.requests for line in report.lines) == 6
+    (found,) = report.decisions
     assert (found.outcome, found.votes) == ("promoted", 1)
     parts = (found.shadow, found.evals, found.judging, found.people, found.traffic)
     assert [part.amount for part in parts] == [
@@ -318,7 +380,8 @@ def test_the_command_shows_money_where_there_are_prices_and_seconds_where_not(
     book.battle()
     book.vote()
     shown = run(tmp_path, '[costs.hours]\n"Intel Xeon" = 36\n', "--since", "2026-11-01")
-    assert "prefill USD" in shown
+    assert "class interactive, model plum, hardware Intel Xeon" in shown
+    assert "money in USD" in shown
     assert " 0.1 " in shown  # ten seconds of each kind
     assert " 100 " in shown  # a million prompt tokens
     assert "a vote: 0 USD" in shown
@@ -331,8 +394,7 @@ def test_the_command_adds_up_by_what_is_asked(book: Diary, tmp_path: Path) -> No
     worked(book, 20, 10, 0)
     worked(book, 40, 30, 20, service_class="batch")
     shown = json.loads(run(tmp_path, "", "--json", "--since", "2026-11-01", "--by", "identity"))
-    (line,) = shown["sums"]
+    (line,) = shown["lines"]
     assert {key: line[key] for key in ("service_class", "identity", "requests", "prefill_s", "amount")} == {
         "service_class": "all", "identity": "plum", "requests": 2, "prefill_s": 20.0, "amount": None,
     }  # fmt: skip
-    assert len(shown["lines"]) == 2

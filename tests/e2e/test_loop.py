@@ -62,7 +62,10 @@ def test_a_battle_is_in_the_objectives_and_has_its_cost(yard: Tiltyard) -> None:
         assert (told["reveal-before-vote"]["state"], told["data-lag"]["state"]) == ("ok", "ok")
         assert told["errors"]["total"] >= 2
         assert 'tiltyard_objective_state{objective="data-lag"} 1.0' in client.get("/metrics").text
-        cost = client.get("/api/cost", params={"since": "1h"}).json()
+        assert client.get("/api/cost", params={"since": "1h"}).json()["currency"] == "USD"
+    told = yard.run("cost", "--since", "1h", "--json")
+    assert told.returncode == 0, told.stderr
+    cost = orjson.loads(told.stdout)
     assert cost["votes"]["votes"] >= 1
     assert cost["votes"]["own"]["engine_s"] > 0
     busy = sum(one["busy_s"] for one in cost["workers"])

@@ -60,6 +60,16 @@ def test_at_its_factor_an_alert_is_silent_and_beyond_it_fires() -> None:
         assert burns(seen(h1=counts, m5=counts), 0.99, 20)[0].fires is fires
 
 
+def test_exactly_at_its_factor_nothing_fires_and_exactly_enough_events_do() -> None:
+    """Half of the budget's half: a rate of 1, in numbers that floats hold exactly."""
+    at = Counts(20, 10)
+    ticket = burns(seen(d3=at, h6=at), 0.5, 20)[2]
+    assert (ticket.long_rate, ticket.fires) == (1, False)
+    above = Counts(20, 11)
+    assert burns(seen(d3=above, h6=above), 0.5, 20)[2].fires
+    assert not burns(seen(d3=above, h6=above), 0.5, 21)[2].fires
+
+
 def test_too_few_events_wake_nobody_and_are_not_called_well() -> None:
     few = Counts(19, 19)
     found = burns(seen(h1=few, m5=few), 0.99, 20)

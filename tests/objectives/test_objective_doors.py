@@ -93,14 +93,15 @@ def test_the_command_shows_a_table_and_exits_with_3_when_something_pages(book: D
     code, shown = run(tmp_path)
     assert code == 0
     assert "nothing was seen in its window" in shown
-    assert "error rate: 99% good in 30 days" in shown
+    assert "no data  errors (error rate): nothing was seen in its window" in shown
+    assert "99%/30d" in shown
     book.at_us = time.time_ns() // 1000
     book.battle()
     book.reveal()
     code, shown = run(tmp_path)
     assert code == 3
     assert "this must never happen and did: 1" in shown
-    assert "reveal-before-vote: stop the arena: `tiltyard events tail --type sides.revealed`" in shown
+    assert "    stop the arena: `tiltyard events tail --type sides.revealed`" in shown
 
 
 def test_the_command_tells_programs_what_the_api_tells(book: Diary, tmp_path: Path) -> None:
@@ -136,6 +137,24 @@ def test_the_api_is_for_keys_that_may_look_after_the_server(book: Diary) -> None
         assert "operations need the scope admin" in refused.json()["error"]["message"]
         told = asked.get("/api/objectives", headers={"authorization": f"Bearer {admin}"})
         assert [one["name"] for one in told.json()["objectives"]] == list(DEFAULTS)
+
+
+def test_the_api_of_costs_adds_up_and_says_what_it_does_not_take(book: Diary) -> None:
+    book.answer(NOW_US, tenant="acme")
+    book.answer(NOW_US, tenant="zeta")
+    with served(book) as asked:
+        (line,) = asked.get("/api/cost").json()["lines"]
+        assert (line["requests"], line["tenant"], line["identity"]) == (2, "all", "plum")
+        lines = asked.get("/api/cost", params={"by": "tenant", "since": "1h"}).json()["lines"]
+        assert [(one["tenant"], one["identity"]) for one in lines] == [("acme", "all"), ("zeta", "all")]
+        for params, said in (
+            ({"by": "colour"}, "by has 'colour'; it takes some of service_class"),
+            ({"since": "32d"}, "since reaches back more than 31 days; for longer ask `tiltyard cost`"),
+            ({"until": "1h"}, "there is no parameter 'until' here; known: since, by"),
+        ):
+            refused = asked.get("/api/cost", params=params)
+            assert refused.status_code == 400
+            assert said in refused.json()["error"]["message"]
 
 
 def scrape(figures: Figures) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,11 +17,12 @@ from tiltyard.cli.options import config_option, data_option
 from tiltyard.cli.reading import ReadingProgress
 from tiltyard.cli.settings import load_settings
 from tiltyard.costs.look import Costs
-from tiltyard.costs.report import CostLine, CostReport, Spending
+from tiltyard.costs.report import CostReport, Spending
 from tiltyard.costs.stretch import since_us
-from tiltyard.costs.sums import BY, sums_by
+from tiltyard.costs.sums import BY, SHOWN, summed
 from tiltyard.events.log import EventLog
 
+_HEADINGS: Final = {"service_class": "class", "identity": "model"}
 _PIPE_WIDTH: Final = 240  # characters, where the output is no terminal that has a width
 
 
@@ -38,7 +39,7 @@ _PIPE_WIDTH: Final = 240  # characters, where the output is no terminal that has
     "--by",
     multiple=True,
     type=click.Choice(BY),
-    help="Add lines up that differ in nothing named here; may be given more than once.  [all three]",
+    help="Add lines up that differ in nothing named here; may be given more than once.  [service_class, identity, hardware]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what GET /api/cost answers.")
 def command(
@@ -58,22 +59,29 @@ def command(
         report = Costs(log, settings.file.costs).look(
             since_us=began_us, until_us=now_us, report=progress.show
         )
+    report = summed(report, by or SHOWN)
     if as_json:
-        sums = [one.to_json() for one in sums_by(report.lines, by)]
-        document = report.to_json() | ({"by": list(by), "sums": sums} if by else {})
-        click.echo(json.dumps(document, ensure_ascii=False, indent=2))
+        click.echo(json.dumps(report.to_json(), ensure_ascii=False, indent=2))
         return
-    _show(report, sums_by(report.lines, by or BY), by or BY)
+    _show(report, by or SHOWN)
 
 
-def _show(report: CostReport, sums: Sequence[CostLine], by: Sequence[str]) -> None:
+def _show(report: CostReport, by: Sequence[str]) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=_PIPE_WIDTH)
-    if not sums:
+    if not report.lines:
         console.print("nothing was generated in this time")
     else:
-        console.print(_lines(report, sums, by))
+        same = [name for name in by if len({getattr(one, name) for one in report.lines}) == 1]
+        if same:  # said once, in place of a column
+            words = (f"{_HEADINGS.get(name, name)} {getattr(report.lines[0], name)}" for name in same)
+            console.print(", ".join(words), soft_wrap=True, markup=False, highlight=False)
+        console.print(_lines(report, by, same))
+        console.print(
+            f"/M: a million tokens; money in {report.currency}; seconds (s) of engines where there is no price",
+            highlight=False,
+        )
     if report.workers:
         console.print(_workers(report))
     for line in _causes(report):
@@ -89,32 +97,35 @@ def _show(report: CostReport, sums: Sequence[CostLine], by: Sequence[str]) -> No
         )  # fmt: skip
 
 
-def _lines(report: CostReport, sums: Sequence[CostLine], by: Sequence[str]) -> Table:
+def _lines(report: CostReport, by: Sequence[str], same: Collection[str]) -> Table:
     table = Table(box=box.SIMPLE)
     for name in by:
-        table.add_column(name)
-    money = report.currency
+        if name not in same:
+            table.add_column(_HEADINGS.get(name, name), overflow="fold")
     for heading in (
-        "requests", "prompt", "cached", "answered", "prefill s", "decode s", f"prefill {money}", f"decode {money}",
-        "prefill/M", "decode/M", "cache saved",
-    ):  # fmt: skip
+        "requests",
+        "prompt",
+        "cached",
+        "answered",
+        "prefill",
+        "/M",
+        "decode",
+        "/M",
+        "saved",
+    ):
         table.add_column(heading, justify="right")
-    for one in sums:
+    for one in report.lines:
         table.add_row(
-            *(getattr(one, name) for name in by),
+            *(getattr(one, name) for name in by if name not in same),
             f"{one.requests:,}" + (f" ({one.untimed:,} untimed)" if one.untimed else ""),
             f"{one.prompt_tokens:,}",
             f"{one.cached_tokens:,}",
             f"{one.completion_tokens:,}",
-            f"{one.prefill_s:,.1f}",
-            f"{one.decode_s:,.1f}",
-            _amount(one.prefill_amount),
-            _amount(one.decode_amount),
-            _amount(one.prefill_million)
-            if one.prefill_million is not None
-            else _seconds(one.prefill_s_million),
-            _amount(one.decode_million) if one.decode_million is not None else _seconds(one.decode_s_million),
-            _amount(one.saved_amount) if one.saved_amount is not None else _seconds(one.saved_s),
+            _either(one.prefill_amount, one.prefill_s),
+            _either(one.prefill_million, one.prefill_s_million),
+            _either(one.decode_amount, one.decode_s),
+            _either(one.decode_million, one.decode_s_million),
+            _either(one.saved_amount, one.saved_s),
         )
     return table
 
@@ -174,5 +185,8 @@ def _amount(value: float | None) -> str:
     return "–" if value is None else f"{value:,.4g}"
 
 
-def _seconds(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.4g} s"
+def _either(amount: float | None, seconds: float | None) -> str:
+    """Money where there is a price, else seconds of the engine."""
+    if amount is not None:
+        return _amount(amount)
+    return "–" if seconds is None else f"{seconds:,.4g} s"

@@ -33,6 +33,7 @@ VERBS = {
     "rollback": "Give an alias back to its last verified version.",
     "events": "Read, verify and rebuild the event log.",
     "replay": "Make a recorded answer, battle or leaderboard again and compare it.",
+    "operations": "Say how serving went, slice by slice: latency, failures, cache hits.",
     "objectives": "Say how far what was promised is kept: error budgets and how fast they burn.",
     "cost": "Say what tokens, votes and releases cost, and what the prefix cache saved.",
     "bench": "Put load on servers and say what it met; or measure the kernels of this machine.",

@@ -19,9 +19,9 @@ from tiltyard.events.log import EventLog
 from tiltyard.objectives.declaration import in_force
 from tiltyard.objectives.look import Objectives
 from tiltyard.objectives.prometheus_rules import prometheus_rules
-from tiltyard.objectives.status import REASONS, Burn, ObjectivesReport, ObjectiveStatus
+from tiltyard.objectives.status import REASONS, STATES, ObjectivesReport, ObjectiveStatus
 
-_PIPE_WIDTH = 240  # characters, where the output is no terminal that has a width
+_PIPE_WIDTH = 160  # characters, where the output is no terminal that has a width
 EXIT: Final = {"no data": 0, "ok": 0, "ticket": 0, "page": 3}
 """Exit status by state: a cron job or a monitor needs no more."""
 
@@ -73,50 +73,37 @@ def _show(report: ObjectivesReport) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=_PIPE_WIDTH)
+    windows = list(dict.fromkeys(burn.long for one in report.objectives for burn in one.burns))
     table = Table(box=box.SIMPLE)
-    for heading in ("state", "objective", "promise"):
-        table.add_column(heading)
-    for heading in ("good", "of", "budget left", *(f"burn {name}" for name in _windows(report))):
+    for heading in ("state", "objective"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("target", "good", "of", "left", *(f"burn {window}" for window in windows)):
         table.add_column(heading, justify="right")
-    table.add_column("why")
     for one in report.objectives:
-        rates = {window: rate for burn in one.burns for window, rate in _rates(burn)}
+        rates = {burn.long: burn.long_rate for burn in one.burns}
         table.add_row(
             one.state,
             one.name,
-            _promise(one),
+            "–" if one.target is None else f"{100 * one.target:.6g}%/{one.window_days:g}d",
             "–" if one.good_share is None or one.target is None else f"{100 * one.good_share:.2f}%",
-            f"{one.counts.total:,.0f} {one.unit}" if one.counts.total else "–",
+            f"{one.counts.total:,.0f}" if one.counts.total else "–",
             "–" if one.budget_left is None else f"{100 * one.budget_left:.0f}%",
-            *(_times(rates.get(window)) for window in _windows(report)),
-            REASONS[one.reason]
-            if one.value is None or one.state == "ok"
-            else f"{REASONS[one.reason]}: {one.value:,.4g}",
+            *("–" if rates.get(window) is None else f"{rates[window]:.2f}x" for window in windows),
         )
     console.print(table)
-    for one in report.objectives:
-        if one.do:
-            console.print(f"{one.name}: {one.do}", soft_wrap=True, markup=False, highlight=False)
+    for one in sorted(report.objectives, key=lambda one: -STATES.index(one.state)):
+        if one.state != "ok":
+            console.print(_reason(one), soft_wrap=True, markup=False, highlight=False)
 
 
-def _windows(report: ObjectivesReport) -> list[str]:
-    return list(dict.fromkeys(burn.long for one in report.objectives for burn in one.burns))
-
-
-def _rates(burn: Burn) -> list[tuple[str, float | None]]:
-    return [(burn.long, burn.long_rate)]
-
-
-def _times(rate: float | None) -> str:
-    return "–" if rate is None else f"{rate:.2f}x"
+def _reason(one: ObjectiveStatus) -> str:
+    value = "" if one.value is None else f": {one.value:,.4g}"
+    line = f"{one.state}  {one.name} ({_promise(one)}): {REASONS[one.reason]}{value}"
+    return f"{line}\n    {one.do}" if one.do else line
 
 
 def _promise(one: ObjectiveStatus) -> str:
     what = one.kind.replace("_", " ")
     if one.threshold_ms is not None:
         what += f" up to {one.threshold_ms:,.10g} ms"
-    if one.slice:
-        what += f" ({', '.join(f'{key} {value}' for key, value in one.slice.items())})"
-    if one.target is None:
-        return f"{what}: none" if one.kind != "pair_assignment" else f"{what}: as recorded"
-    return f"{what}: {100 * one.target:.6g}% good in {one.window_days:g} days"
+    return ", ".join([what, *(f"{key} {value}" for key, value in one.slice.items())])

@@ -57,6 +57,7 @@ from tiltyard.objectives.declaration import in_force
 from tiltyard.objectives.figures import Figures
 from tiltyard.objectives.look import Objectives
 from tiltyard.router.ledger import Ledger, MemoryLedger
+from tiltyard.router.load import Loads
 from tiltyard.router.redis_ledger import RedisLedger
 from tiltyard.router.router import Router
 from tiltyard.router.tenants import UNLIMITED, TenantTerms
@@ -79,6 +80,7 @@ class Running:
     client: ModelClient
     """Asks the gateway of this very process, as a user would; blind, since the arena asks with it."""
     objectives: Objectives
+    loads: Loads
     hosts: frozenset[str] = LOOPBACK_NAMES
     """Names under which this server is served."""
 
@@ -186,7 +188,11 @@ async def serve_until_told(
             waiting = waiting_room(settings, registry, launcher)
             objectives = Objectives(log, in_force(settings.file.objectives), lives=True, held_back=True)
             pages = (
-                make_pages(Running(settings, log, registry, client, objectives, LOOPBACK_NAMES | set(hosts)))
+                make_pages(
+                    Running(
+                        settings, log, registry, client, objectives, router.loads, LOOPBACK_NAMES | set(hosts)
+                    )
+                )
                 if make_pages
                 else None
             )

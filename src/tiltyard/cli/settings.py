@@ -190,6 +190,7 @@ class ArenaSettings(Frozen):
 
 
 Name = Annotated[str, StringConstraints(pattern=NAME)]
+RegionName = Annotated[str, StringConstraints(min_length=1, max_length=80)]
 
 
 class RouterSettings(Frozen):
@@ -217,6 +218,8 @@ class SettingsFile(Frozen):
     workers: WorkerSettings = WorkerSettings()
     router: RouterSettings = RouterSettings()
     objectives: dict[Name, ObjectiveSettings] = Field(default_factory=dict)
+    regions: dict[RegionName, RegionName] = Field(default_factory=dict)
+    """Where workers are, by patterns of their names; the first that fits holds."""
 
     @model_validator(mode="after")
     def sources_are_understood(self) -> SettingsFile:

@@ -16,7 +16,7 @@ from typing import Final, TextIO
 
 from tiltyard.wire.escaping import for_terminal
 
-REDRAWS: Final = frozenset({"fleet", "models", "up", "serve"})
+REDRAWS: Final = frozenset({"fleet", "models", "operations", "up", "serve"})
 """Verbs that draw a table or a bar over itself on standard output."""
 
 _COLOURS: Final = r"\x1b\[(?:[0-9]{1,3}(?:;[0-9]{1,3})*)?m"

@@ -31,9 +31,11 @@ from tiltyard.cli.rulesets import ruleset_of
 from tiltyard.cli.screening import redactors, screening
 from tiltyard.cli.serving import Running, serve
 from tiltyard.cli.settings import FILE_NAME, Settings, default_data_dir, load_settings
+from tiltyard.cli.workers_now import workers_now
 from tiltyard.costs.look import Costs
 from tiltyard.events.schema import LeaderboardPublished
 from tiltyard.governance.erasure import PERSON, REASON, Erasure, erase
+from tiltyard.operations.calls import Calls
 from tiltyard.release.history import Version
 from tiltyard.release.reconciler import Reconciler
 from tiltyard.release.shadow_judging import ShadowJudging
@@ -43,6 +45,7 @@ from tiltyard.web.data import data_routes
 from tiltyard.web.health import figures_of, health_routes
 from tiltyard.web.leaderboard import leaderboard_routes
 from tiltyard.web.my_data import EraseVoter
+from tiltyard.web.operations import OperationsPages, OperationsSources
 from tiltyard.web.operations_api import operations_routes
 from tiltyard.web.release_feedback import feedback_routes
 from tiltyard.web.release_room import ReleaseRoom
@@ -90,6 +93,18 @@ def make_pages(running: Running) -> Starlette:
     )
     keys_required = running.settings.file.server.require_keys
     operators = KeyOperators(log, keys_required=keys_required)
+    costs = Costs(log, running.settings.file.costs, held_back=True)
+    admins = KeyOperators(log, keys_required=keys_required, scope="admin")
+    operations = OperationsPages(
+        OperationsSources(
+            Calls(log),
+            workers_now(running.registry, running.loads),
+            running.objectives,
+            costs,
+            running.settings.file.regions,
+        ),
+        admins,
+    )
     releases = ReleasePages(ReleaseRoom(log, running.settings.file.aliases), operators)
     pairing = running.settings.file.arena.pairing
     reconciler = Reconciler(log, recorded=recorded)
@@ -104,11 +119,8 @@ def make_pages(running: Running) -> Starlette:
                 *sensors,
                 *board,  # after the others below /leaderboard/: any word may be a board's name
                 *health_routes(health),
-                *operations_routes(
-                    running.objectives,
-                    Costs(log, running.settings.file.costs),
-                    KeyOperators(log, keys_required=keys_required, scope="admin"),
-                ),
+                *operations_routes(running.objectives, costs, admins),
+                *operations.routes(),
                 *data_routes(log),
                 *review_routes(recorded, reviewers(log)),
                 *feedback_routes(log, operators, redactors(running.settings)),

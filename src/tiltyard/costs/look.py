@@ -27,6 +27,9 @@ from tiltyard.events.schema import GenerationFinished, TextsEmbedded, WorkerRead
 from tiltyard.rating.costs import CostSettings
 
 MINUTE_US: Final = 60_000_000
+HOUR_US: Final = 60 * MINUTE_US
+ARENA: Final = "arena"
+"""Tenant of the battles."""
 KEPT: Final = 100_000
 """Generations older than was asked for that are kept for somebody who asks for an older stretch."""
 UNKNOWN: Final = "unknown hardware"
@@ -38,7 +41,9 @@ Report = Callable[[int, int], None]
 class Costs:
     """Of one log. `look` blocks, and may be called from several threads."""
 
-    def __init__(self, log: EventLog, settings: CostSettings) -> None:
+    def __init__(self, log: EventLog, settings: CostSettings, *, held_back: bool = False) -> None:
+        """With `held_back`, battles count up to the last full hour that ended an hour ago: a figure by model that moves with a battle would tell who is fighting."""
+        self._held_back = held_back
         self._log = log
         self._settings = settings
         self._lock = Lock()
@@ -90,7 +95,13 @@ class Costs:
         columns = self._usage.columns()
         amounts = np.full(len(columns.time_us), np.nan)
         inside = (columns.time_us >= since_us) & (columns.time_us <= until_us)
-        lines: dict[tuple[str, str, str], list[_Part]] = defaultdict(list)
+        battles_until_us = until_us
+        if self._held_back:
+            battles_until_us = min(until_us, (until_us - HOUR_US) // HOUR_US * HOUR_US)
+            arena = np.array([group.tenant == ARENA for group in self._usage.groups], dtype=np.bool_)
+            if len(arena):
+                inside &= ~(arena[columns.group] & (columns.time_us > battles_until_us))
+        lines: dict[tuple[str, ...], list[_Part]] = defaultdict(list)
         for number, group in enumerate(self._usage.groups):
             machine = hardware.of(group.deployment)
             every = np.flatnonzero(columns.group == number)
@@ -99,7 +110,7 @@ class Costs:
             rows = every[inside[every]]
             if len(rows):
                 found = priced(self._settings, group, machine, columns, rows)
-                key = (group.service_class, group.identity, machine)
+                key = (group.service_class, group.identity, machine, group.tenant, group.length)
                 lines[key].append(
                     _Part(
                         rows, found.by, _known(found.prefill), _known(found.decode), found.saved, found.lacks
@@ -128,8 +139,8 @@ class Costs:
                 )
             ),
             workers=tuple(self._workers(columns, inside, hardware, since_us, until_us)),
-            votes=self._causes.votes(bill, since_us, until_us),
-            decisions=tuple(self._causes.decisions(bill, since_us, until_us, copies)),
+            votes=self._causes.votes(bill, since_us, battles_until_us),
+            decisions=tuple(self._causes.decisions(bill, since_us, until_us, battles_until_us, copies)),
             unpriced=tuple(
                 dict.fromkeys(part.lacks for parts in lines.values() for part in parts if part.lacks)
             ),
@@ -217,7 +228,7 @@ class _Hardware:
         return self._by_digest.get(digest, UNKNOWN)
 
 
-def _line(key: tuple[str, str, str], parts: list[_Part], columns: Columns) -> CostLine:
+def _line(key: tuple[str, ...], parts: list[_Part], columns: Columns) -> CostLine:
     rows = np.concatenate([part.rows for part in parts])
     kinds = {part.by for part in parts}
     by: PricedBy = "nothing" if "nothing" in kinds else parts[0].by
@@ -225,6 +236,8 @@ def _line(key: tuple[str, str, str], parts: list[_Part], columns: Columns) -> Co
         service_class=key[0],
         identity=key[1],
         hardware=key[2],
+        tenant=key[3],
+        length=key[4],
         priced_by=by,
         requests=len(rows),
         prompt_tokens=int(columns.prompt[rows].sum()),

@@ -6,22 +6,27 @@ Seconds are always there; money only where a price is set. Where none is, `unpri
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from tiltyard.identity.canonical import Json
 
 PricedBy = Literal["hour", "tokens", "nothing"]
+LENGTHS: Final = ((256, "under 256"), (2048, "256 to 2,047"), (1 << 62, "2,048 and more"))
+"""Prompt lengths in tokens, as in a release's report: those below the first number have the second's name."""
 
 
 @dataclass(frozen=True)
 class CostLine:
-    """Requests of one class to one model on one kind of hardware."""
+    """Requests of one class and tenant, with prompts of about one length, to one model on one kind of hardware."""
 
     service_class: str
     """`interactive`, `agent` or `batch`."""
     identity: str
     hardware: str
     """As the deployment manifest names it."""
+    tenant: str
+    length: str
+    """Of the prompt, one of `LENGTHS`."""
     priced_by: PricedBy
     """Hours of the worker, tokens, or nothing: no price is set, and all amounts are `None`."""
     requests: int
@@ -74,6 +79,8 @@ class CostLine:
             "service_class": self.service_class,
             "identity": self.identity,
             "hardware": self.hardware,
+            "tenant": self.tenant,
+            "length": self.length,
             "priced_by": self.priced_by,
             "requests": self.requests,
             "prompt_tokens": self.prompt_tokens,

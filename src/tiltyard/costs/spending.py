@@ -165,9 +165,14 @@ class Causes:
         return VotesCost(votes, own, without)
 
     def decisions(
-        self, bill: Bill, since_us: int, until_us: int, copies: dict[tuple[str, bool], list[str]]
+        self,
+        bill: Bill,
+        since_us: int,
+        until_us: int,
+        battles_until_us: int,
+        copies: dict[tuple[str, bool], list[str]],
     ) -> Iterator[DecisionCost]:
-        """What each release cost, newest first; `copies` are generations by release, of shadow copies and of the candidate's own traffic."""
+        """What each release cost, newest first, with battles opened up to a moment; `copies` are generations by release, of shadow copies and of the candidate's own traffic."""
         for release in sorted(self._shown(since_us), key=lambda one: -one.began_us):
             if release.began_us > until_us:
                 continue
@@ -175,7 +180,9 @@ class Causes:
             battles = [
                 one
                 for one in self._battles.values()
-                if one.behaviours == release.pair and release.is_on(one.at_us)
+                if one.behaviours == release.pair
+                and release.is_on(one.at_us)
+                and one.at_us <= battles_until_us
             ]
             judging = [
                 bill.of_judgment(one)

@@ -1,20 +1,38 @@
-"""Lines of costs added up by class, model or hardware."""
+"""Lines of costs added up by class, model, hardware, tenant or length of the prompt."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
-from tiltyard.costs.report import CostLine, PricedBy
+from tiltyard.costs.report import CostLine, CostReport, PricedBy
+from tiltyard.errors import InvalidRequest
 
-BY: Final = ("service_class", "identity", "hardware")
+BY: Final = ("service_class", "identity", "hardware", "tenant", "length")
 """What lines are told apart by."""
+SHOWN: Final = BY[:3]
+"""What they are told apart by where nobody says."""
 ALL: Final = "all"
-"""Stands where lines of several classes, models or hardwares were added up."""
+"""Stands where lines of several classes, models, … were added up."""
+
+
+def by_of(text: str) -> tuple[str, ...]:
+    """Read `tenant,length`; raises `InvalidRequest` naming `by`."""
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in names:
+        if name not in BY:
+            raise InvalidRequest(f"by has {name[:40]!r}; it takes some of {', '.join(BY)}", param="by")
+    return names
+
+
+def summed(report: CostReport, by: Sequence[str]) -> CostReport:
+    """The same report with lines added up that are alike in `by` (some of `BY`), in the order of the first of each."""
+    return replace(report, lines=tuple(sums_by(report.lines, by)))
 
 
 def sums_by(lines: Iterable[CostLine], by: Sequence[str]) -> list[CostLine]:
-    """Add lines up that are alike in `by` (some of `BY`), in the order of the first of each."""
+    """Add lines up that are alike in `by`."""
     groups: dict[tuple[str, ...], list[CostLine]] = {}
     for line in lines:
         key = tuple(getattr(line, name) if name in by else ALL for name in BY)
@@ -26,9 +44,7 @@ def _sum(key: tuple[str, ...], lines: Sequence[CostLine]) -> CostLine:
     kinds: list[PricedBy] = [line.priced_by for line in lines]
     priced = "nothing" not in kinds
     return CostLine(
-        service_class=key[0],
-        identity=key[1],
-        hardware=key[2],
+        **dict(zip(BY, key, strict=True)),
         priced_by=kinds[0] if priced else "nothing",
         requests=sum(line.requests for line in lines),
         prompt_tokens=sum(line.prompt_tokens for line in lines),

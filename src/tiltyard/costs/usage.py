@@ -11,6 +11,7 @@ import numpy.typing as npt
 import orjson
 
 from tiltyard.costs.attribution import shared_seconds
+from tiltyard.costs.report import LENGTHS
 from tiltyard.events.envelope import StoredEvent
 
 EMBEDDINGS = "embeddings"
@@ -30,6 +31,9 @@ class Group(NamedTuple):
     arm: str
     """As in the event; empty: none."""
     shadow: bool
+    tenant: str
+    length: str
+    """Of the prompt, as in `LENGTHS`."""
 
 
 class Usage:
@@ -61,6 +65,8 @@ class Usage:
             data.get("release") or "",
             data.get("arm") or "",
             data.get("shadow_of") is not None,
+            event.tenant,
+            _length(data["prompt_tokens"]),
         )
         first_ms, prefill_ms, decode_ms = (
             data.get(name) for name in ("time_to_first_token_ms", "prefill_ms", "decode_ms")
@@ -77,7 +83,17 @@ class Usage:
     def take_embeddings(self, event: StoredEvent) -> None:
         """Take in a `TextsEmbedded`; it has no times of the engine."""
         data = orjson.loads(event.data_json)
-        group = Group(data["worker"], data["identity"], data["behaviour"], EMBEDDINGS, "", "", False)
+        group = Group(
+            data["worker"],
+            data["identity"],
+            data["behaviour"],
+            EMBEDDINGS,
+            "",
+            "",
+            False,
+            event.tenant,
+            _length(data["prompt_tokens"]),
+        )
         self._add(group, event.time_us, (data["prompt_tokens"], 0, 0), (math.nan,) * 3)
 
     def older_than(self, time_us: int) -> int:
@@ -125,6 +141,10 @@ class Usage:
             column.append(count)
         for moments, moment in zip(self._stretches, stretches, strict=True):
             moments.append(moment)
+
+
+def _length(tokens: int) -> str:
+    return next(name for below, name in LENGTHS if tokens < below)
 
 
 class Columns(NamedTuple):

@@ -33,7 +33,7 @@ def _shown(door: Door, worker: Worker) -> dict[str, Json]:
         "version": status.version if status is not None else "",
         "added": worker.added,
         "alive": worker.alive,
-        "state": _state(worker),
+        "state": state_of(worker),
         "note": worker.why,
         "draining": worker.draining,
         "circuit": worker.breaker.state(now_s),
@@ -51,7 +51,7 @@ def _shown(door: Door, worker: Worker) -> dict[str, Json]:
     }
 
 
-def _state(worker: Worker) -> str:
+def state_of(worker: Worker) -> str:
     """One word: what an operator wants to know first."""
     if worker.alive:
         return "ready"

@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from tiltyard.costs.look import Costs
 from tiltyard.costs.stretch import since_us
+from tiltyard.costs.sums import SHOWN, by_of, summed
 from tiltyard.errors import InvalidRequest
 from tiltyard.objectives.look import DAY_US, Objectives
 from tiltyard.web.failures import json_response
@@ -41,10 +42,11 @@ def operations_routes(
 
     async def cost(request: Request) -> Response:
         await allow(request)
-        if unknown := sorted(set(request.query_params) - {"since"}):
+        if unknown := sorted(set(request.query_params) - {"since", "by"}):
             raise InvalidRequest(
-                f"there is no parameter {unknown[0][:40]!r} here; known: since", param=unknown[0][:40]
+                f"there is no parameter {unknown[0][:40]!r} here; known: since, by", param=unknown[0][:40]
             )
+        by = by_of(request.query_params.get("by", ",".join(SHOWN)))
         now_us = clock_us()
         began_us = since_us(request.query_params.get("since", "24h"), now_us)
         if now_us - began_us > MOST_DAYS * DAY_US:
@@ -53,7 +55,7 @@ def operations_routes(
                 param="since",
             )
         report = await run_in_threadpool(lambda: costs.look(since_us=began_us, until_us=now_us))
-        return json_response(report.to_json())
+        return json_response(summed(report, by).to_json())
 
     return [
         Route("/api/objectives", stands, methods=["GET"]),

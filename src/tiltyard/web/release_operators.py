@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from starlette.requests import Request
@@ -41,11 +41,11 @@ async def operator_of(operators: Operators, request: Request) -> str:
     return await operators.who(request.headers, request.cookies.get(COOKIE))
 
 
-async def begin(operators: Operators, request: Request) -> Response:
-    """Answer the form in which a key is shown."""
+async def begin(operators: Operators, request: Request, paths: Sequence[str] = PATHS) -> Response:
+    """Answer the form in which a key is shown; the session is for the pages below `paths`, the first of which is shown then."""
     session = await operators.sign_in((await read_form(request)).get("key", "").strip())
-    response = RedirectResponse("/releases", status_code=303)
-    for path in PATHS:
+    response = RedirectResponse(paths[0], status_code=303)
+    for path in paths:
         response.set_cookie(
             COOKIE,
             session.value,
@@ -58,9 +58,9 @@ async def begin(operators: Operators, request: Request) -> Response:
     return response
 
 
-def end() -> Response:
+def end(paths: Sequence[str] = PATHS) -> Response:
     """Forget the session."""
-    response = RedirectResponse("/releases", status_code=303)
-    for path in PATHS:
+    response = RedirectResponse(paths[0], status_code=303)
+    for path in paths:
         response.delete_cookie(COOKIE, path=path, httponly=True, samesite="strict")
     return response

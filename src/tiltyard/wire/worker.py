@@ -114,6 +114,8 @@ class WorkerStatus(WireModel):
     kv_blocks_total: int
     """0: it does not say."""
     last_step_age_ms: float | None
+    preemptions: int | None = None
+    """Requests that gave their blocks back in mid-flight, since it began; `None`: it does not say."""
     kind: WorkerKind = "tiltyard"
     version: str = ""
     """What the engine says its version is; of our own, the deployment manifest says it."""

@@ -224,6 +224,11 @@ class WorkerMetrics:
         self._seen = totals
         return generate_latest(self.registry)
 
+    @property
+    def preemptions(self) -> int:
+        """So far."""
+        return self._counters.preemptions
+
     def _totals(self) -> tuple[int, ...]:
         """The engine's own counts, in the order of `_mirrors`."""
         counters = self._counters

@@ -284,6 +284,7 @@ class WorkerService:
             kv_blocks_cached=state.blocks_cached,
             kv_blocks_total=self.host.config.kv_blocks,
             last_step_age_ms=(time.perf_counter() - state.seen_s) * 1e3,
+            preemptions=self.metrics.preemptions,
         )
 
     def _retry_after_s(self, own: RequestClass) -> float:

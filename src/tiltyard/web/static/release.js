@@ -47,7 +47,7 @@ const typed = (region) => [...region.querySelectorAll("input:not([type=hidden]),
 const drawn = new Map([...document.querySelectorAll("[data-live], [data-live-forms]")].map((one) => [one.id, one.outerHTML]));
 
 const refresh = async () => {
-  const response = await fetch(location.pathname, { headers: { accept: "text/html" }, redirect: "error" });
+  const response = await fetch(location.pathname + location.search, { headers: { accept: "text/html" }, redirect: "error" });
   if (!response.ok) return;
   const page = parsed(await response.text());
   for (const old of document.querySelectorAll("[data-live], [data-live-forms]")) {
