@@ -98,6 +98,7 @@ GREETINGS = "\n".join(
 QUESTIONS = ("What colour is grass?", "Is fire hot or cold?", "What is 2 + 2?", "Say hello.", "Is ice cold?")
 ENOUGH_S = 240.0
 """A busy machine takes its time; nothing here waits for it but the end of a release."""
+LOOK_EVERY_S = 0.2
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +172,11 @@ def people(house: Tiltyard, *, max_tokens: int) -> Iterator[list[int]]:
 
 
 def until(log: EventLog, candidate: str, what: str) -> str:
-    """Wait until a release ended, or asks for a person; returns why it ended."""
+    """Wait until a release ended, or asks for a person; returns why it ended.
+
+    The log belongs to another process, and no database wakes up those who wait for its rows: it is read again and again, as
+    gateways and reconcilers do. Nothing here hopes that a rest was long enough; only what the log says ends the wait.
+    """
     deadline = time.monotonic() + ENOUGH_S
     while time.monotonic() < deadline:
         state = next(one for one in states_of(log).values() if one.started.candidate == candidate)
@@ -180,7 +185,7 @@ def until(log: EventLog, candidate: str, what: str) -> str:
             return state.ended.why
         if what == "promote" and state.stage is not None and state.stage.stage == "promote":
             return ""
-        time.sleep(0.2)
+        time.sleep(LOOK_EVERY_S)
     raise AssertionError(
         f"{candidate} has not come to {what}: {[event.data for event in log.read(types=[GateJudged])]}"
     )
@@ -192,6 +197,7 @@ def eventually(house: Tiltyard, identities: set[str]) -> bool:
     while answered_by(house) != identities:
         if time.monotonic() > deadline:
             return False
+        time.sleep(LOOK_EVERY_S)
     return True
 
 

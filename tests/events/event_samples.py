@@ -30,6 +30,7 @@ from tiltyard.events.schema import (
     EventData,
     FeedbackReviewed,
     GateJudged,
+    GateNotPassed,
     GenerationFinished,
     IdentityRegistered,
     JudgedSide,
@@ -373,7 +374,14 @@ def release_events() -> list[EventData]:
             through=7,
             words="half of the requests failed",
         ),
-        ReleaseOrdered(release="rel_1", order="abort", index=0, by="ann", why="seen enough"),
+        ReleaseOrdered(
+            release="rel_1",
+            order="approve",
+            index=0,
+            by="ann",
+            why="seen enough",
+            against=(GateNotPassed(index=0, gate="error_rate worse_by 0.01", words="hold"),),
+        ),
         ReleaseEnded(release="rel_1", outcome="rolled_back", why="a gate failed"),
         FeedbackReviewed(
             feedback="fb_1",

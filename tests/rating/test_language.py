@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tiltyard.rating.language import UNDECIDED, is_written_in, language_of
+from tiltyard.rating.language import LANGUAGES, UNDECIDED, is_written_in, language_of
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,7 @@ from tiltyard.rating.language import UNDECIDED, is_written_in, language_of
 )
 def test_languages_are_told_or_said_to_be_undecided(message: str, language: str) -> None:
     assert language_of(message) == language
+    assert language in LANGUAGES
 
 
 def test_of_3300_sentences_in_22_languages_at_most_one_in_a_hundred_gets_a_wrong_language(

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Literal
 
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
+    BattleOpened,
     BattleTurnStarted,
     Choice,
     ChoiceOutcome,
+    Contestant,
     DataTermsSet,
     EventData,
     FinishReason,
     GenerationFinished,
     IdentityRegistered,
     ReleaseStarted,
+    RulesetAdopted,
     VoteCast,
     VoteWithdrawn,
 )
+from tiltyard.events.vault import NewContent
+from tiltyard.identity.canonical import digest_of_json
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment, Weights
+from tiltyard.rating.ruleset import Ruleset
 from tiltyard.release.history import start
 from tiltyard.release.plan_file import parse_plan
 from tiltyard.release.reconciler import Reconciler
@@ -105,10 +113,15 @@ class Scene:
         ttft_ms: float = 50.0,
         tokens: int = 10,
         tenant: str = "default",
+        service_class: Literal["interactive", "agent", "batch"] = "interactive",
+        prompt_tokens: int = 5,
+        question: str = "",
     ) -> str:
         """Write that requests were answered; returns the last one's id."""
         pending: list[tuple[EventData, str, str]] = []
         identity = "new" if arm in ("candidate", "shadow") else "old"
+        asked = json.dumps({"messages": [{"role": "user", "content": question}]}).encode()
+        words = self.log.content("default:bob", asked) if question else None
         for _ in range(times):
             self._generations += 1
             name = f"gen_{self._generations:032x}"
@@ -120,7 +133,7 @@ class Scene:
                 alias="chat",
                 identity=identity,
                 worker="w",
-                prompt=None,
+                prompt=None if words is None else words.ref,
                 response=None,
                 prompt_token_digest=None,
                 sampling=DefaultSampling(),
@@ -128,7 +141,8 @@ class Scene:
                 stream=True,
                 choices=(ChoiceOutcome(index=0, finish_reason=finish, completion_tokens=tokens),),
                 error="upstream_failed" if finish == "failed" else None,
-                prompt_tokens=5,
+                prompt_tokens=prompt_tokens,
+                service_class=service_class,
                 cached_tokens=0,
                 completion_tokens=tokens,
                 decode_ms=10.0 * (tokens - 1),
@@ -140,14 +154,29 @@ class Scene:
                 shadow_of=shadow_of,
             )
             pending.append((data, name, tenant))
-        self.append(pending)
+        self.append(pending, () if words is None else (words,))
         return name
 
-    def votes(self, choices: str, *, voters: int = 100, leaks: Sequence[str] = ()) -> list[str]:
-        """Write votes `a`, `b` or `t` (a tie) of so many people in turn, the candidate on side b; returns the battles."""
+    def votes(
+        self,
+        choices: str,
+        *,
+        voters: int = 100,
+        leaks: Sequence[str] = (),
+        generations: Sequence[str] = (),
+        language: str = "",
+    ) -> list[str]:
+        """Write votes `a`, `b` or `t` (a tie) of so many people in turn, the candidate on side b; returns the battles.
+
+        `generations` are production's of each battle, `language` what the first message was taken for.
+        """
         pending: list[tuple[EventData, str, str]] = []
         first = self._battles
         self._battles += len(choices)
+        if language:
+            battles = [f"bat_{number}" for number in range(first, self._battles)]
+            self.append([(self._opened(battle, language), battle, "default") for battle in battles])
+            self.now_us += 60_000_000  # who is faster than a second has read nothing
         for number, choice in enumerate(choices, first):
             data = VoteCast.model_validate(
                 {
@@ -162,13 +191,45 @@ class Scene:
                     "pair_probability": 1.0,
                     "side_probability": 0.5,
                     "turns": 1,
-                    "generations_a": [],
+                    "generations_a": list(generations),
                     "generations_b": [],
                 }
             )
             pending.append((data, data.battle, "default"))
         self.append(pending)
         return [f"bat_{number}" for number in range(first, self._battles)]
+
+    def _opened(self, battle: str, language: str) -> BattleOpened:
+        return BattleOpened(
+            battle=battle,
+            voter="v",
+            contestants=(
+                Contestant(side="a", identity="old", behaviour=self.behaviours["old"]),
+                Contestant(side="b", identity="new", behaviour=self.behaviours["new"]),
+            ),
+            pair_probability=1.0,
+            side_probability=0.5,
+            policy="tests/1",
+            language=language,
+            vote_token_digest=DIGEST,
+        )
+
+    def adopt(self, ruleset: Ruleset, **changed: object) -> None:
+        """Write that these are the rules from now on; `changed` are members that another version wrote."""
+        rules = {**ruleset.model_dump(mode="json"), **changed}
+        data = RulesetAdopted.model_validate(
+            {
+                "ruleset": ruleset.label,
+                "digest": digest_of_json({k: v for k, v in rules.items() if k != "why"}),
+                "rules": rules,
+                "why": "a test",
+                "previous": None,
+                "votes_before": 0,
+                "votes_after": 0,
+                "moved": [],
+            }
+        )
+        self.log.append_blocking(data, subject="ruleset", source=SOURCE)
 
     def take_back(self, battles: Sequence[str]) -> None:
         """Their voters take the votes in these battles back."""
@@ -179,10 +240,12 @@ class Scene:
             ]
         )
 
-    def append(self, pending: Sequence[tuple[EventData, str, str]]) -> None:
-        """Append events of subjects and tenants; all of them share a commit."""
+    def append(self, pending: Sequence[tuple[EventData, str, str]], words: Sequence[NewContent] = ()) -> None:
+        """Append events of subjects and tenants; all of them share a commit. `words` are those of the only one."""
         drafts = [
-            self.log._draft(data, subject=subject, source=SOURCE, tenant=tenant, traceparent=None, words=())
+            self.log._draft(
+                data, subject=subject, source=SOURCE, tenant=tenant, traceparent=None, words=words
+            )
             for data, subject, tenant in pending
         ]
         for draft in drafts:

@@ -11,9 +11,10 @@ from release_stage import CANARY, Scene
 
 from tiltyard.cli.main import main
 from tiltyard.errors import ConfigurationError
+from tiltyard.events.schema import ReleaseOrdered
 from tiltyard.rating.betting import BoundedMean
 from tiltyard.release.account import account_of
-from tiltyard.release.forecast import SLOW, forecast, samples_needed
+from tiltyard.release.forecast import SLOW, fewest_samples, forecast, samples_needed
 from tiltyard.release.plan_file import parse_plan, read_plan
 from tiltyard.release.report import as_html, as_markdown
 
@@ -36,6 +37,16 @@ def test_the_number_of_samples_is_that_of_simulations() -> None:
         said = samples_needed(edge, 1 - ties, 0.05)
         assert 0.65 < np.median(needed) / said < 1.4
         assert 0.6 < np.percentile(needed, 90) / (said * SLOW) < 1.5
+
+
+@pytest.mark.parametrize(("worse_by", "alpha"), [(0.01, 0.05), (0.01, 0.00625), (0.05, 0.0125), (0.2, 0.05)])
+def test_where_no_request_fails_a_gate_takes_as_long_as_the_plan_says(worse_by: float, alpha: float) -> None:
+    """By the spread alone a thousandth of failures needs 150 samples; betting at most half of the capital needs 600."""
+    mean = BoundedMean(alpha, bounds=(-1, 1), margins=(worse_by,))
+    while not mean.below(worse_by):
+        mean.extend([0.0])
+    said = fewest_samples(worse_by, 1 - worse_by, alpha)
+    assert said <= mean.n <= said * 1.15 + 12  # nobody bets before some values were seen
 
 
 def test_the_missions_example_gets_the_honest_answer(scene: Scene) -> None:
@@ -93,11 +104,17 @@ def test_a_release_by_hand(scene: Scene, tmp_path: Path) -> None:
     )
     plan = tmp_path / "plan.yaml"
     plan.write_text(CANARY)
-    started = run(tmp_path, "release", "start", str(plan))
+    silent = run(tmp_path, "release", "start", str(plan))
+    assert "--why is missing: the history keeps who, when and why; say why you start it" in silent.output
+    started = run(tmp_path, "release", "start", str(plan), "--why", "warmer")
     assert started.exit_code == 0, started.output
     assert "chat from old to new" in started.output
     scene.reconciler().settle()
     assert "stage 1 of 2: canary" in run(tmp_path, "release", "status", "chat").output
+    for verb in ("approve", "pause", "resume", "abort"):
+        assert "--why is missing" in run(tmp_path, "release", verb, "chat").output
+    assert "say why you roll chat back" in run(tmp_path, "rollback", "chat").output
+    assert list(scene.log.read(types=(ReleaseOrdered,))) == []
     assert "pause in stage 1" in run(tmp_path, "release", "pause", "chat", "--why", "lunch").output
     back = run(tmp_path, "rollback", "chat", "--why", "nonsense")
     assert "chat is old on every gateway within a second" in back.output
@@ -105,5 +122,6 @@ def test_a_release_by_hand(scene: Scene, tmp_path: Path) -> None:
     history = run(tmp_path, "release", "history", "chat").output
     assert "rolled_back: ann moved the traffic by hand: nonsense" in history
     assert "pause by ann in stage 1: lunch" in history
+    assert "Z  rolled back to old by ann: nonsense" in history
     assert "was never released" in run(tmp_path, "release", "status", "talk").output
     assert run(tmp_path, "release", "report", "chat").output.startswith("# chat: old to new")

@@ -155,7 +155,7 @@ def test_judgments_that_could_not_be_read_hold(scene: Scene) -> None:
     scene.append([(one, "judgments", "default") for one in made])
     state = scene.settled()
     assert state.ended is None
-    assert [judged.verdict for _, judged in state.judged] == ["hold"]
+    assert [judged.verdict for judged in state.judged] == ["hold"]
 
 
 def answered(scene: Scene, name: str, number: int, score: float | None) -> EvalItemFinished:
@@ -206,7 +206,7 @@ def test_a_run_whose_identity_is_only_said_decides_nothing(scene: Scene) -> None
         )  # fmt: skip
         made += [answered(scene, name, i, 1.0) for i in range(200)]
     scene.append([(one, "evals", "default") for one in made])
-    assert [judged.verdict for _, judged in scene.settled().judged] == ["hold"]
+    assert [judged.verdict for judged in scene.settled().judged] == ["hold"]
 
 
 def test_a_gate_holds_while_experts_have_not_decided_and_takes_their_verdict(scene: Scene) -> None:
@@ -227,8 +227,8 @@ def test_a_gate_holds_while_experts_have_not_decided_and_takes_their_verdict(sce
     scene.append([(one, "evals", "default") for one in made])
     state = scene.settled()
     assert state.ended is None
-    assert [judged.verdict for _, judged in state.judged] == ["hold"]
-    assert "experts have not decided on 4 answers" in state.judged[0][1].words
+    assert [judged.verdict for judged in state.judged] == ["hold"]
+    assert "experts have not decided on 4 answers" in state.judged[0].words
     decided = [
         EvalItemReviewed(
             run=f"run_{name}", item=str(i), item_digest=f"{DIGEST[:-4]}{i:04x}", behaviour=scene.behaviours[name],
@@ -252,6 +252,9 @@ def test_a_slice_by_language_asks_for_the_words_and_takes_the_boards_detector(sc
     for prompt, wanted in asked.items():
         sample = Sample(event, "default", 1, prompt=prompt)
         assert (is_in(german, sample), is_in(nobody, sample)) == wanted
+    chinese = Sample(event, "default", 1, prompt="為什麼天空是藍色的?")
+    wanted = ("zh", "zh-Hant", "zh-Hans")
+    assert [is_in(Slice(language=one), chinese) for one in wanted] == [True, True, False]
     assert is_in(german, Sample(event, "default", 1)) is None  # words that cannot be read hold the gate
     assert str(german) == "language de"
 
@@ -280,7 +283,7 @@ def test_experts_decide_on_pairs_and_hold_the_gate_until_they_agree_or_one_adjud
     made += [review(scene, 60, "ann", "a"), review(scene, 60, "bob", "b")]
     scene.append([(one, one.item, "default") for one in made])
     state = scene.settled()
-    (judged,) = [judged for _, judged in state.judged]
+    (judged,) = state.judged
     assert (judged.verdict, judged.samples) == ("hold", 60)
     assert "experts have not decided on 1 pairs" in judged.words
     scene.append([(review(scene, 60, "cleo", "a", adjudicates=True), "itm_60", "default")])

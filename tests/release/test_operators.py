@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from click.testing import CliRunner
 from release_stage import Scene
 
+from tiltyard.cli.main import main
 from tiltyard.cli.operators import KeyOperators
 from tiltyard.gateway.errors import InvalidApiKey
 from tiltyard.gateway.keyring import KeyRing
@@ -23,3 +27,14 @@ async def test_a_session_ends_after_eight_hours_and_cannot_be_made_longer(scene:
     now_s[0] += 8 * 3600
     with pytest.raises(InvalidApiKey, match="the session has ended"):
         await operators.who({}, session.value)
+
+
+def test_the_first_key_says_that_it_closes_the_door(tmp_path: Path) -> None:
+    """Who makes a key to approve a release would else lock everybody out of an open API unawares."""
+
+    def made() -> str:
+        words = ("keys", "--data", str(tmp_path), "create", "--tenant", "ops", "--scope", "release")
+        return CliRunner().invoke(main, words).output
+
+    assert "from now on the API answers nobody without one (401)" in made()
+    assert "from now on" not in made()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from release_stage import CANARY, SOURCE, Scene
 
 from tiltyard.events.schema import VoteReviewed, VoteWithdrawn
+from tiltyard.rating.ruleset import Ruleset
 from tiltyard.release.gates import Judged
 
 PREFERENCE = CANARY.replace("stage: canary", "stage: preference\n    approval: true").replace(
@@ -62,3 +63,34 @@ def test_votes_from_before_the_stage_do_not_count(scene: Scene) -> None:
     voting(scene)
     scene.votes("bb")
     assert looked(scene).samples == 2
+
+
+def test_the_rules_that_the_log_adopted_last_decide_whoever_reads(scene: Scene) -> None:
+    """Two processes with other settings, and one gate: the board's rules are the log's, not a process's own."""
+    voting(scene)
+    going_on = scene.reconciler()  # under `standard/1`, as its settings say
+    scene.votes("b" * 40, leaks=["b"])
+    scene.votes("t" * 10)
+    assert looked(scene).samples == 10
+    going_on.settle()
+    scene.adopt(Ruleset(name="lenient", exclude_leaks=False))
+    assert looked(scene).samples == 50
+    going_on.settle()
+    assert going_on.judged(scene.started.release) == [looked(scene)]
+    scene.take_back(["bat_0", "bat_1"])
+    assert looked(scene).samples == 48
+    scene.adopt(Ruleset(name="strict", version=2, votes_per_voter_day=0))
+    assert looked(scene).samples == 10
+
+
+def test_rules_of_another_version_hold_the_gate_and_leave_the_hard_stop_at_work(scene: Scene) -> None:
+    voting(scene)
+    scene.votes("t" * 60)
+    scene.adopt(Ruleset(name="later"), exclude_robots=True)
+    newest = looked(scene)
+    assert (newest.verdict, newest.samples) == ("hold", 0)
+    assert "the rules that were adopted last are of another version of tiltyard" in newest.words
+    scene.serve("candidate", 5, finish="failed")
+    state = scene.settled()
+    assert state.ended is not None
+    assert state.ended.why.startswith("hard stop: ")

@@ -68,7 +68,7 @@ def test_errors_of_both_arms_and_no_data_at_all_hold(scene: Scene) -> None:
     """Argo #4479: measurements that all errored gave Successful; Argo #1905: no data gave no pause."""
     scene.start()
     state = scene.settled()
-    (judged,) = [judged for _, judged in state.judged]
+    (judged,) = state.judged
     assert (judged.verdict, judged.effect, judged.samples) == ("hold", None, 0)
     assert "no data yet, which is no pass" in judged.words
     scene.now_us += 24 * 60 * MINUTES
@@ -92,7 +92,7 @@ def test_a_burst_of_errors_goes_back_even_while_it_waits_for_a_person(scene: Sce
     scene.settled()
     pass_the_canary(scene)
     state = scene.settled()
-    assert [judged.verdict for _, judged in state.judged] == ["pass"]
+    assert [judged.verdict for judged in state.judged] == ["pass"]
     assert state.ended is None  # it waits for a person
     scene.now_us += 2 * MINUTES
     scene.serve("candidate", 4, finish="failed")
@@ -107,19 +107,20 @@ def test_approval_pause_resume_and_abort_are_a_persons(scene: Scene) -> None:
     scene.start(APPROVED)
     scene.settled()
     pass_the_canary(scene)
+    scene.settled()
     order(scene.log, "chat", "pause", by="bob", why="lunch")
     order(scene.log, "chat", "approve", by="ann", why="fine")
     assert scene.settled().ended is None
-    order(scene.log, "chat", "resume", by="bob", why="")
+    order(scene.log, "chat", "resume", by="bob", why="back")
     state = scene.settled()
     assert ended(state) == "promoted: every stage was passed"
     assert [(one.order, one.by, one.why) for one in state.orders] == [
         ("pause", "bob", "lunch"),
         ("approve", "ann", "fine"),
-        ("resume", "bob", ""),
+        ("resume", "bob", "back"),
     ]
     with pytest.raises(NotFound, match="no release of chat is under way"):
-        order(scene.log, "chat", "abort", by="bob", why="")
+        order(scene.log, "chat", "abort", by="bob", why="no")
 
 
 def test_an_abort_gives_production_everything_back(scene: Scene) -> None:
@@ -146,7 +147,7 @@ def test_one_release_at_a_time_and_the_next_one_starts_from_what_was_promoted(sc
 def test_rollback_is_one_event_and_goes_to_the_last_verified_version(scene: Scene) -> None:
     """MLflow #2169: an alias has no history to go back to. Flagger #453, Flagger #616: no way back once it was promoted."""
     with pytest.raises(NotFound, match="it was never released"):
-        roll_back(scene.log, "chat", by="bob", why="")
+        roll_back(scene.log, "chat", by="bob", why="no")
     scene.start()
     scene.settled()
     pass_the_canary(scene)
@@ -159,7 +160,7 @@ def test_rollback_is_one_event_and_goes_to_the_last_verified_version(scene: Scen
     with pytest.raises(Conflict, match="rolled back to old by bob"):  # the second person in one incident
         roll_back(scene.log, "chat", by="ann", why="complaints")
     with pytest.raises(NotFound, match="old is the first"):
-        roll_back(scene.log, "chat", by="bob", why="", again=True)
+        roll_back(scene.log, "chat", by="bob", why="no", again=True)
 
 
 def test_a_release_that_cannot_be_judged_goes_back_and_keeps_no_other_waiting(
@@ -193,7 +194,8 @@ def test_a_release_that_moves_on_while_a_person_goes_back_gives_in(scene: Scene)
     slow = scene.reconciler()
     slow.step()
     pass_the_canary(scene)
-    order(scene.log, "chat", "approve", by="ann", why="")
+    scene.settled()
+    order(scene.log, "chat", "approve", by="ann", why="fine")
     state = scene.settled()  # promoted, but for the reconciler that is told of the rollback too late
     assert state.ended is not None
     scene.start(CANARY.replace("candidate: new", "candidate: newer"))
@@ -273,6 +275,15 @@ def test_both_sides_stand_in_the_arena_exactly_while_a_stage_asks_for_votes(scen
     assert reconciler.in_battles == ()
 
 
+def test_a_canary_that_asks_for_votes_has_its_answers_in_blind_battles_too(scene: Scene) -> None:
+    """The mission's own example asks for a win rate in a canary; nobody could ever vote on an undeclared candidate."""
+    gates = "      - {metric: error_rate, worse_by: 0.2}\n      - {metric: human_win_rate, worse_by: 0.2}"
+    scene.start(CANARY.replace("      - {metric: error_rate, worse_by: 0.2}", gates))
+    reconciler = scene.reconciler()
+    reconciler.settle()
+    assert [[one.identity for one in pair] for pair in reconciler.in_battles] == [["new", "old"]]
+
+
 def test_votes_that_do_not_count_on_the_board_do_not_count_in_a_gate(scene: Scene) -> None:
     """An answer that named its maker is no evidence, and a person excludes votes; the gate says how many."""
     scene.start(PREFERENCE.replace("traffic: 5%", "traffic: 5%\n    approval: true"))
@@ -283,7 +294,7 @@ def test_votes_that_do_not_count_on_the_board_do_not_count_in_a_gate(scene: Scen
         review = VoteReviewed(of="vote", name=battle, decision="exclude", by="ann", reason="one household")
         scene.log.append_blocking(review, subject=battle, source="tests")
     scene.votes("t" * 10)
-    (judged,) = [judged for _, judged in scene.settled().judged]
+    (judged,) = scene.settled().judged
     assert (judged.samples, judged.effect, judged.verdict) == (10, 0.0, "hold")
     assert "10 pairs; 50 more votes do not count" in judged.words
 
@@ -296,11 +307,11 @@ def test_a_vote_that_is_taken_back_leaves_the_running_gate_and_takes_a_pass_with
     scene.votes("ab" * 10)
     good = scene.votes("b" * 100)
     kept.settle()
-    (passed,) = [judged for _, judged in kept.state(scene.started.release).judged]
+    (passed,) = kept.state(scene.started.release).judged
     assert (passed.verdict, passed.samples) == ("pass", 120)
     scene.take_back(good[:98])
     kept.settle()
-    (held,) = [judged for _, judged in kept.state(scene.started.release).judged]
+    (held,) = kept.state(scene.started.release).judged
     assert (held.verdict, held.samples, held.effect) == ("hold", 22, pytest.approx(1 / 22))
     assert "98 more votes do not count" in held.words
     assert kept.judged(scene.started.release) == _anew(scene)
@@ -335,4 +346,4 @@ def test_a_name_that_is_not_known_is_refused(scene: Scene) -> None:
         (CANARY.replace("candidate: new", "candidate: x"), "no identity 'x' was ever served"),
     ):
         with pytest.raises(NotFound, match=message):
-            start(scene.log, parse_plan(text, "p"), ALIASES, by="ann")
+            start(scene.log, parse_plan(text, "p"), ALIASES, by="ann", why="better")

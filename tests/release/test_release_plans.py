@@ -11,6 +11,7 @@ import pytest
 from tiltyard.errors import ConfigurationError
 from tiltyard.release.plan import plan_schema
 from tiltyard.release.plan_file import parse_plan, read_plan
+from tiltyard.release.stage_traffic import traffic_at
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "release-plan.yaml"
 
@@ -50,7 +51,9 @@ def test_what_is_wrong_is_said_with_line_and_field(line: int, wrong: str, said: 
 
 def test_a_plan_that_never_promotes_is_none() -> None:
     text = EXAMPLE.read_text(encoding="utf-8").replace("  - stage: promote\n    approval: true\n", "")
-    with pytest.raises(ConfigurationError, match="stages must end with the one promote stage"):
+    with pytest.raises(
+        ConfigurationError, match="line 5: stages: stages must end with the one promote stage"
+    ):
         parse_plan(text, "plan.yaml")
 
 
@@ -86,6 +89,21 @@ def test_a_plan_that_no_formula_or_event_could_hold_is_refused(change: str, said
         ("metric: time_to_first_token_p99, limit: .nan", "finite number"),
         ("metric: error_rate, worse_by: yes", "yes and no are no shares"),
         ("metric: error_rate, worse_by: 1%, minimum: 10000000000000000000000", "minimum"),
+        (
+            "metric: error_rate, worse_by: 1%, slice: {prompt_tokens_below: 1000000000000000000000}",
+            "tokens_below",
+        ),
+        ("metric: error_rate, worse_by: 1%, slice: {prompt_tokens_at_least: yes}", "tokens_at_least"),
+        ("metric: error_rate, worse_by: 1%, slice: {language: klingon}", "language 'klingon' is never told"),
+        ("metric: error_rate, worse_by: 1%, slice: {language: zh-hant}", "language 'zh-hant' is never told"),
+        (
+            "metric: error_rate, worse_by: 1%, slice: {writing: runes}",
+            "writing: Input should be 'latin', 'han'",
+        ),
+        (
+            "metric: error_rate, worse_by: 1%, slice: {prompt_tokens_at_least: 9, prompt_tokens_below: 9}",
+            "no prompt has at least 9 and fewer than 9 tokens",
+        ),
     ],
 )
 def test_a_gate_that_would_mean_something_else_is_refused(gate: str, said: str) -> None:
@@ -108,3 +126,50 @@ def test_a_gate_that_can_never_have_data_is_refused_before_anything_starts(stage
     )
     with pytest.raises(ConfigurationError, match=f"{gate} has no data in stage {stage}"):
         parse_plan(plan, "plan.yaml")
+
+
+def written(stage: str) -> str:
+    return f"alias: chat\ncandidate: new\nstages:\n  - {stage}\n  - stage: promote\n"
+
+
+@pytest.mark.parametrize(
+    ("maximum", "said"),
+    [
+        ("1:30", "plan.yaml line 4: stages.0.maximum: 1:30 is a number to the base of 60 in YAML"),
+        ("1:30.5", "plan.yaml line 4: stages.0.maximum: 1:30.5 is a number to the base of 60 in YAML"),
+        ("0100", "plan.yaml line 4: stages.0.maximum: 0100 is an octal number in YAML"),
+        ("0x10", "plan.yaml line 4: stages.0.maximum: 0x10 is a hexadecimal number in YAML"),
+        ("'1:30'", "plan.yaml line 4: stages.0.maximum: '1:30' is no duration"),
+    ],
+)
+def test_a_number_that_yaml_reads_as_nobody_means_it_is_refused(maximum: str, said: str) -> None:
+    gates = "gates: [{metric: error_rate, worse_by: 1%}]"
+    with pytest.raises(ConfigurationError) as error:
+        parse_plan(written(f"{{stage: canary, traffic: 5%, maximum: {maximum}, {gates}}}"), "plan.yaml")
+    assert error.value.message.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        ("stage: canary, traffic: 0", "line 4: stages.0: traffic is 0: nobody gets the candidate"),
+        ("stage: canary, traffic: 0%, rules: [{arm: candidate, tenant: lab}]", "traffic is 0"),
+        ("stage: canary, traffic: 0, baseline: false", "traffic is 0"),
+        ("stage: shadow, share: 0", "line 4: stages.0: share is 0: nothing is ever copied"),
+        (
+            "stage: preference",
+            "line 3: stages: error_rate has no data in stage 1, preference without traffic",
+        ),
+        ("stage: preference, traffic: 0", "has no data in stage 1, preference without traffic"),
+    ],
+)
+def test_a_stage_that_can_never_decide_is_refused(stage: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        parse_plan(written(f"{{{stage}, gates: [{{metric: error_rate, worse_by: 1%}}]}}"), "plan.yaml")
+
+
+def test_a_canary_of_one_tenant_alone_is_a_plan() -> None:
+    rule = "rules: [{arm: candidate, tenant: lab}]"
+    gates = "gates: [{metric: error_rate, worse_by: 1%}]"
+    plan = parse_plan(written(f"{{stage: canary, traffic: 0, baseline: false, {rule}, {gates}}}"), "p")
+    assert traffic_at(plan, 1).reaches_users

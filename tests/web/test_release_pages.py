@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -84,6 +85,9 @@ def test_a_release_is_started_watched_approved_and_rolled_back_by_keyboard(
     expect(page.get_by_label("Why")).to_have_value("half a sentence")
     expect(page.locator(".gate-chart:visible")).to_have_count(2)
 
+    expect(page.locator(".override")).to_have_count(
+        0
+    )  # what had not passed has; the form is being written, and says so
     page.get_by_label("Approve").focus()
     page.keyboard.press("Space")
     page.keyboard.press("Tab")
@@ -194,7 +198,9 @@ def test_a_gate_without_data_says_that_this_is_no_pass(yard: ReleaseYard) -> Non
     """Argo #4479, Argo #1905: nothing measured, or only errors, is no success, and the page says so in words."""
     path, ours = started(yard), yard.signed_in()
     page = ours.get(path).text
-    assert page.count("No data yet, which is no pass.") == 2
+    assert (
+        page.count("No data yet, which is no pass.") == 4
+    )  # at each gate, and where one may approve without it
     assert 'class="verdict pass"' not in page
     assert "It waits for evidence: error rate, time to first token, median." in page
     yard.scene.serve("baseline", 200, finish="failed")
@@ -218,6 +224,59 @@ def test_what_was_aborted_is_not_shown_as_passed(yard: ReleaseYard) -> None:
     assert "seen enough" in ours.get(path).text
 
 
+def test_approving_what_has_not_passed_takes_a_second_word_and_stays_visible(
+    yard: ReleaseYard, open_page: Callable[..., Page]
+) -> None:
+    """Argo #1905: going on without data looked like success."""
+    path = started(yard)
+    page = open_page(viewport={"width": 360, "height": 740})
+    page.goto(f"{yard.url}/releases")
+    page.get_by_label("API key").fill(yard.key)
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Signed in as ann (key_")).to_be_visible()
+    page.goto(yard.url + path)
+    expect(page.get_by_text("2 gates have not passed.")).not_to_be_visible()
+    page.get_by_role("radio", name="Approve").check()
+    expect(page.get_by_text("2 gates have not passed. Approving now is an override")).to_be_visible()
+    page.get_by_label("Why").fill("night shift")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("approving now is an override")
+    expect(page.get_by_role("alert")).to_contain_text("error_rate worse_by 0.05: hold; no data yet")
+    assert list(yard.scene.log.read(types=(ReleaseOrdered,))) == []
+    page.get_by_label("I know, and approve without them").check()
+    page.get_by_label("Why").press("Enter")
+    expect(page.locator("#live-people")).to_contain_text("overrode the gates in stage 1: night shift")
+    expect(page.locator("#live-people")).to_contain_text("Gone on without: error_rate worse_by 0.05: hold")
+    assert no_sideways_scroll(page)
+    yard.settled()
+    page.reload()
+    expect(page.locator(".stage.overridden")).to_contain_text("1. Canary overridden by a person")
+
+
+def test_programs_override_by_name_too(yard: ReleaseYard) -> None:
+    path = started(yard)
+    key = {"authorization": f"Bearer {yard.key}"}
+    http = yard.stranger()
+    waits = [gate["gate"] for gate in http.get(f"/api{path}", headers=key).json()["not_passed"]]
+    assert waits == ["error_rate worse_by 0.05", "time_to_first_token_p50 worse_by 0.3"]
+    order = {"order": "approve", "why": "night shift"}
+    refused = http.post(f"/api{path}/orders", json=order, headers=key)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "not_passed")
+    silly = http.post(f"/api{path}/orders", json={**order, "order": "pause", "override": True}, headers=key)
+    assert (silly.status_code, silly.json()["error"]["param"]) == (400, "override")
+    done = http.post(f"/api{path}/orders", json={**order, "override": True}, headers=key)
+    assert [gate["gate"] for gate in done.json()["against"]] == waits
+    yard.settled()
+    assert http.get(f"/api{path}", headers=key).json()["evidence"][0]["progress"] == "overridden"
+
+
+def test_a_start_without_a_reason_is_refused_unless_the_plan_has_one(yard: ReleaseYard) -> None:
+    ours = yard.signed_in()
+    silent = ours.post("/releases", data={"plan": PLAN.replace("why: warmer answers\n", ""), "do": "start"})
+    assert (silent.status_code, "why is empty" in silent.text) == (400, True)
+    assert ours.post("/releases", data={"plan": PLAN, "do": "start"}).status_code == 303
+
+
 def test_an_alias_has_a_history_of_who_when_and_why(yard: ReleaseYard) -> None:
     """MLflow #2169: an alias that moved says nothing of where it was."""
     path, ours = started(yard), yard.signed_in()
@@ -232,6 +291,27 @@ def test_an_alias_has_a_history_of_who_when_and_why(yard: ReleaseYard) -> None:
         "moved the traffic by hand: users complain",
     ):
         assert said in page
+
+
+def test_what_was_rolled_back_after_a_release_has_a_history_too(yard: ReleaseYard) -> None:
+    """MLflow #2169: the way back after the end is the one that an incident is about."""
+    path, ours = started(yard), yard.signed_in()
+    yard.traffic(12)
+    ours.post(path, data={"order": "approve", "why": "fine", "stage": "0"})
+    yard.settled()
+    override = {"order": "approve", "why": "no votes at night", "override": "yes"}
+    for stage in ("1", "2"):
+        ours.post(path, data={**override, "stage": stage})
+        yard.settled()
+    assert yard.settled().ended is not None
+    key = {"authorization": f"Bearer {yard.key}"}
+    told = yard.stranger().post("/api/releases/rollback", json={"alias": "chat", "why": "odd"}, headers=key)
+    assert told.status_code == 201
+    page = ours.get("/releases").text
+    assert "Rolled back by hand" in page
+    assert re.search(r"<strong>chat</strong> to old, ann \(key_\w+\): odd", page)
+    (moved,) = ours.get("/api/releases").json()["moved_by_hand"]
+    assert (moved["arms"][0]["identity"], moved["why"]) == ("old", "odd")
 
 
 def test_signals_that_disagree_stand_side_by_side(yard: ReleaseYard) -> None:

@@ -26,6 +26,8 @@ def served(folder: Path, model: Path, cache: Path) -> tuple[bool, str]:
         threads=1,
         kv_memory_bytes=8 << 20,
         identity_store=str(folder / "identities"),
+        packed_cache=str(folder / "packed"),
+        packed_cache_bytes=1 << 30,
     )
     file = folder / "spec.json"
     file.write_text(spec.model_dump_json())
@@ -55,6 +57,7 @@ def test_changed_bytes_behind_a_registered_identity_are_refused_though_size_and_
     registered = hash_model(model, SilentProgress())
     as_registered, _ = served(tmp_path, model, cache)
     assert as_registered
+    (packed,) = (tmp_path / "packed").iterdir()
 
     weights = model / "model.safetensors"
     status, content = weights.stat(), bytearray(weights.read_bytes())
@@ -64,3 +67,9 @@ def test_changed_bytes_behind_a_registered_identity_are_refused_though_size_and_
     as_changed, said = served(tmp_path, model, cache)
     assert not as_changed
     assert f"expected {registered}, got {hash_model(model, SilentProgress())}" in said
+
+    packed.unlink()  # now they would be packed anew: what is hashed meanwhile may not be kept under that name
+    as_changed, said = served(tmp_path, model, cache)
+    assert not as_changed
+    assert f"expected {registered}" in said
+    assert list((tmp_path / "packed").iterdir()) == []

@@ -44,7 +44,7 @@ def load(
             quantization=quantization,
             threads=threads,
             isa=isa,
-            packing=None if cache is None else KeptPacking(cache, DIGEST),
+            packing=None if cache is None else KeptPacking(cache, DIGEST, lambda: None),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from tiltyard.arena.recorded_votes import RecordedVotes
+from tiltyard.events.log import EventLog
 from tiltyard.events.schema import RatingMoved, RulesetAdopted
 from tiltyard.rating.admission import Admitted, Window, admit
 from tiltyard.rating.leaderboard import Evidence, Leaderboard, make_leaderboard
@@ -19,8 +20,7 @@ def adoption(recorded: RecordedVotes, *, minimum_votes: int, now_us: int) -> Rul
     Movements are of the board of all time, from the rules adopted before; from every vote, when there were none.
     """
     ruleset = recorded.ruleset
-    newest = recorded.log.read(types=(RulesetAdopted,), newest_first=True, limit=1)
-    last = next((event.data for event in newest if isinstance(event.data, RulesetAdopted)), None)
+    last = last_adopted(recorded.log)
     if last is not None and last.digest == ruleset.digest:
         return None
     before = board_of(recorded, _admitted_before(recorded, last, now_us), minimum_votes)
@@ -39,6 +39,12 @@ def adoption(recorded: RecordedVotes, *, minimum_votes: int, now_us: int) -> Rul
             if one.rating_before != one.rating_after
         ),
     )
+
+
+def last_adopted(log: EventLog) -> RulesetAdopted | None:
+    """The rules that the log adopted last; `None`: none ever were. Blocks."""
+    newest = log.read(types=(RulesetAdopted,), newest_first=True, limit=1)
+    return next((event.data for event in newest if isinstance(event.data, RulesetAdopted)), None)
 
 
 def board_of(recorded: RecordedVotes, admitted: Admitted, minimum_votes: int) -> Leaderboard:

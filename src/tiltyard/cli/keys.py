@@ -78,7 +78,14 @@ def create(
     """Make a key. It is printed once, to standard output, and kept nowhere."""
     credential: Credential = "research" if research else "production"
     with _ring(context, create=True) as ring:
+        first = not ring.listed()
         show(ring.issue(tenant, scopes, label=label, credential=credential, lifetime_s=expires))
+    if first:
+        click.echo(
+            "This is the first key of this log: from now on the API answers nobody without one (401). Whoever asked without a key "
+            "needs one with the scope inference.",
+            err=True,
+        )
 
 
 @command.command(name="list")

@@ -12,20 +12,28 @@ import click
 from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.cli.options import PlaceGroup, config_option, data_option
 from tiltyard.cli.release_feedback import feedback
-from tiltyard.cli.release_place import last_release, opened, whoami
+from tiltyard.cli.release_place import asked_why, last_release, opened, override_or_end, whoami
 from tiltyard.cli.release_report import card, report, verify
 from tiltyard.cli.rulesets import ruleset_of
 from tiltyard.cli.settings import Settings, load_settings
 from tiltyard.client import ModelClient
-from tiltyard.errors import ConfigurationError
+from tiltyard.errors import ConfigurationError, Conflict
 from tiltyard.events.envelope import format_time
 from tiltyard.events.log import EventLog
 from tiltyard.release.forecast import forecast
-from tiltyard.release.history import active_release, order, start, states_of, versions_of
+from tiltyard.release.history import (
+    active_release,
+    moved_by_hand,
+    order,
+    orders_of,
+    start,
+    states_of,
+    versions_of,
+)
 from tiltyard.release.plan import plan_schema
 from tiltyard.release.plan_file import read_plan
 from tiltyard.release.reconciler import Reconciler
-from tiltyard.release.report import status_lines
+from tiltyard.release.report import order_in_words, status_lines
 from tiltyard.release.shadow_judging import ShadowJudging
 
 
@@ -58,11 +66,12 @@ def plan(context: click.Context, *, file: Path) -> None:
 
 @command.command(name="start")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--why", default="", help="The reason, for the history.")
+@click.option("--why", help="The reason, for the history; else the plan's own.")
 @click.pass_context
-def start_(context: click.Context, *, file: Path, why: str) -> None:
+def start_(context: click.Context, *, file: Path, why: str | None) -> None:
     """Start the release that FILE describes; `tiltyard up` (or `tiltyard release watch`) moves it on."""
     read = read_plan(file)
+    why = asked_why(why or read.why, "start it")
     with opened(context) as (settings, log):
         started = start(log, read, settings.file.aliases, by=whoami(), why=why)
     click.echo(
@@ -86,7 +95,8 @@ def status(context: click.Context, *, alias: str) -> None:
 @click.argument("alias")
 @click.pass_context
 def history(context: click.Context, *, alias: str) -> None:
-    """List the releases of ALIAS: who started them, when, why, and how they ended; then its verified versions."""
+    """List the releases of ALIAS: who started them, when, why, and how they ended, what was ordered; then
+    what was rolled back by hand, and its verified versions."""
     with opened(context) as (_settings, log):
         for state in states_of(log).values():
             if state.started.alias != alias:
@@ -96,10 +106,16 @@ def history(context: click.Context, *, alias: str) -> None:
                 f"{format_time(state.time_us)[:19]}Z  {state.id}  {state.started.production} -> "
                 f"{state.started.candidate}  by {state.started.by} ({state.started.why or 'no reason given'})  {ended}"
             )
-            for one in state.orders:
+            for time_us, one in orders_of(log, state.id):
                 click.echo(
-                    f"    {one.order} by {one.by} in stage {one.index + 1}: {one.why or 'no reason given'}"
+                    f"    {format_time(time_us)[:19]}Z  {order_in_words(one)} by {one.by} in stage {one.index + 1}: "
+                    f"{one.why or 'no reason given'}"
                 )
+                for gate in one.against:
+                    click.echo(f"      went on without {gate.words}")
+        for time_us, split in moved_by_hand(log, alias):
+            to = split.arms[0].identity if split.arms else "what tiltyard.toml says"
+            click.echo(f"{format_time(time_us)[:19]}Z  rolled back to {to} by {split.by}: {split.why}")
         for version in versions_of(log, alias):
             click.echo(f"verified: {version.identity} {version.behaviour[:19]}…")
 
@@ -138,25 +154,66 @@ async def _watch(log: EventLog, settings: Settings, url: str | None, key: str | 
         both.create_task(ShadowJudging(log, client, lambda: reconciler.under_way).run())
 
 
-def _order_command(name: str, words: str) -> None:
-    @command.command(name=name, help=words)
-    @click.argument("alias")
-    @click.option("--why", default="", help="The reason, for the history.")
-    @click.pass_context
-    def told(context: click.Context, *, alias: str, why: str) -> None:
-        with opened(context) as (_settings, log):
-            said = order(log, alias, name, by=whoami(), why=why)
-        click.echo(f"{said.release}: {name} in stage {said.index + 1}")
+_WHY = click.option(
+    "--why", help="The reason, for the history; asked for at a terminal where it is left out."
+)
 
 
-_order_command(
-    "approve", "Let the release of ALIAS go on from the stage that it is in, as far as no gate has failed."
-)
-_order_command(
-    "pause", "Keep the release of ALIAS where it is; failed gates and hard stops still roll it back."
-)
-_order_command("resume", "Let a paused release of ALIAS go on.")
-_order_command("abort", "End the release of ALIAS and give all traffic back to production.")
+def _order(context: click.Context, alias: str, what: str, why: str | None, *, override: bool = False) -> None:
+    reason = asked_why(why, f"{what} it")
+    with opened(context) as (_settings, log):
+        try:
+            said = order(log, alias, what, by=whoami(), why=reason, override=override)
+        except Conflict as error:
+            if error.code != "not_passed":
+                raise
+            override_or_end(error)
+            said = order(log, alias, what, by=whoami(), why=reason, override=True)
+    click.echo(f"{said.release}: {'override' if said.against else what} in stage {said.index + 1}")
+    for gate in said.against:
+        click.echo(f"  went on without {gate.words}")
+
+
+@command.command()
+@click.argument("alias")
+@_WHY
+@click.option("--override", is_flag=True, help="Also while gates have not passed; the history says so.")
+@click.pass_context
+def approve(context: click.Context, *, alias: str, why: str | None, override: bool) -> None:
+    """Let the release of ALIAS go on from the stage that it is in, as far as no gate has failed.
+
+    While a gate has not passed (too few samples, nothing measured) that is an override: it is refused until you say so, and event,
+    history and report name each gate that was gone on without.
+    """
+    _order(context, alias, "approve", why, override=override)
+
+
+@command.command()
+@click.argument("alias")
+@_WHY
+@click.pass_context
+def pause(context: click.Context, *, alias: str, why: str | None) -> None:
+    """Keep the release of ALIAS where it is; failed gates and hard stops still roll it back."""
+    _order(context, alias, "pause", why)
+
+
+@command.command()
+@click.argument("alias")
+@_WHY
+@click.pass_context
+def resume(context: click.Context, *, alias: str, why: str | None) -> None:
+    """Let a paused release of ALIAS go on."""
+    _order(context, alias, "resume", why)
+
+
+@command.command()
+@click.argument("alias")
+@_WHY
+@click.pass_context
+def abort(context: click.Context, *, alias: str, why: str | None) -> None:
+    """End the release of ALIAS and give all traffic back to production."""
+    _order(context, alias, "abort", why)
+
 
 command.add_command(feedback)
 command.add_command(report)

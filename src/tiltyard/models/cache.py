@@ -18,6 +18,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -183,17 +184,34 @@ def _digest_by_sidecar(path: Path) -> Digest | None:
     return None
 
 
-def rehashed_model(path: Path, report: ProgressReport | None = None) -> Digest:
-    """Hash a model that is about to be served; a sidecar is believed about nothing.
+class Rehashing:
+    """A model that is about to be served is hashed while it is loaded; a sidecar is believed about nothing but the name.
 
-    Raises `DigestMismatch` where size and time are those of the sidecar and the bytes are not: what was registered was changed
-    behind its name.
+    ::
+
+        with ThreadPoolExecutor() as aside:
+            weights = Rehashing(path, aside)
+            ...                       # load under the name `weights.digest`
+            weights.verify()          # before anything is kept or answered under that name
     """
-    actual = hash_model(path, report or SilentProgress())
-    known = _digest_by_sidecar(path)
-    if known is not None and known != actual:
-        raise DigestMismatch(f"{path}, changed since it was first read,", expected=known, actual=actual)
-    return actual
+
+    def __init__(self, path: Path, aside: Executor, report: ProgressReport | None = None) -> None:
+        """Begin to hash; waits for it where no sidecar says what the file is called."""
+        self._path = path
+        known = _digest_by_sidecar(path)
+        self._actual = aside.submit(hash_model, path, report or SilentProgress())
+        self.digest = self._actual.result() if known is None else known
+
+    def verify(self) -> None:
+        """Wait for the bytes.
+
+        Raises `DigestMismatch` where size and time are those of the sidecar and the bytes are not: what was registered was
+        changed behind its name.
+        """
+        actual = self._actual.result()
+        if actual != self.digest:
+            changed = f"{self._path}, changed since it was first read,"
+            raise DigestMismatch(changed, expected=self.digest, actual=actual)
 
 
 def hash_model(path: Path, report: ProgressReport) -> Digest:

@@ -122,6 +122,26 @@ _CODE: Final = re.compile(r"```.*?(?:```|$)", re.DOTALL)
 _WORD: Final = re.compile(r"[^\W\d_]+")
 
 
+LANGUAGES: Final = frozenset(
+    {
+        *_WORDS,
+        *_DEVANAGARI,
+        *(script for _, _, script in _SCRIPTS if len(script) == 2),
+        *("ru", "uk", "bg", "ar", "fa", "ur", "zh", "zh-Hant", "zh-Hans", UNDECIDED),
+    }
+)
+"""All that `language_of` can say."""
+
+
+def is_told(found: str, wanted: str) -> bool:
+    """Whether what `language_of` said is what is asked for; `zh` is all Chinese, however it is written.
+
+    >>> is_told("zh-Hant", "zh"), is_told("zh", "zh-Hant"), is_told("de", "de")
+    (True, False, True)
+    """
+    return found == wanted or (wanted == "zh" and found.startswith("zh-"))
+
+
 def language_of(message: str) -> str:
     """Return a BCP 47 tag (`en`, `de`, `zh-Hant`, `zh-Hans`, `ja`, `ko`, …), or `und`.
 

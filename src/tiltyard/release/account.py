@@ -20,7 +20,7 @@ from tiltyard.release.plan import MEANS, QUANTILES, SCORES, WINS, Gate, PromoteS
 from tiltyard.release.state import ReleaseState
 from tiltyard.release.tally import Tally
 
-Progress = Literal["done", "now", "next", "never"]
+Progress = Literal["done", "overridden", "now", "next", "never"]
 Side = Literal["for", "against", "open"]
 Kind = Literal["quality", "speed", "service", "cost"]
 
@@ -196,10 +196,11 @@ def _stages(state: ReleaseState, events: Iterable[StoredEvent]) -> tuple[StageAc
 
 
 def _progress(state: ReleaseState, index: int, now: int) -> Progress:
+    left: Progress = "overridden" if any(o.index == index and o.against for o in state.orders) else "done"
     if state.ended is None:
-        return "done" if index < now else "now" if index == now else "next"
+        return left if index < now else "now" if index == now else "next"
     if index < now or (index == now and state.ended.outcome == "promoted"):
-        return "done"
+        return left
     return "never"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import NamedTuple
 
 import orjson
@@ -18,15 +18,19 @@ from tiltyard.events.schema import (
     EvalItemReviewed,
     EvalRunStarted,
     GenerationFinished,
+    JudgedSide,
     JudgmentMade,
     ReviewGiven,
+    Side,
 )
 from tiltyard.judge.expert_results import item_result
 from tiltyard.judge.rubric import load_rubric
 from tiltyard.release.gates import GateTest
 from tiltyard.release.metrics import NEEDS_WORDS, Sample, is_in, value_of
-from tiltyard.release.plan import SCORES, WINS, HardStop, Plan, PromoteStage, ShadowStage, Stage
-from tiltyard.release.votes import CountedVotes
+from tiltyard.release.pair_slices import PairSlices
+from tiltyard.release.plan import SCORES, WINS, HardStop, Plan, PromoteStage, ShadowStage
+from tiltyard.release.stage_traffic import traffic_at
+from tiltyard.release.votes import Counted, CountedVotes
 
 
 class Parties(NamedTuple):
@@ -52,16 +56,16 @@ class StageEvidence:
         self,
         log: EventLog,
         plan: Plan,
-        stage: Stage,
+        index: int,
         parties: Parties,
         *,
         began: int,
         recorded: RecordedVotes,
     ) -> None:
-        """`began` is the sequence from which the stage's traffic counts; `recorded` says which votes do."""
+        """Of the stage at `index`; `began` is the sequence from which its traffic counts, `recorded` says which votes do."""
         self._log = log
         self._plan = plan
-        self._stage = stage
+        self._stage = stage = plan.stages[index]
         self._parties = parties
         self.through = began
         paired = isinstance(stage, ShadowStage)
@@ -75,7 +79,7 @@ class StageEvidence:
             )
             for gate in gates
         )
-        self._compares_with = "baseline" if getattr(stage, "baseline", False) else "production"
+        self._compares_with = "baseline" if traffic_at(plan, index).baseline else "production"
         self._originals: dict[str, Sample] = {}
         self._judge = (
             (stage.judge, load_rubric(stage.rubric).digest)
@@ -85,14 +89,17 @@ class StageEvidence:
         self._recent: list[tuple[int, bool]] = []
         self._flips: dict[str, tuple[str, float | None]] = {}
         self._items: dict[tuple[str, str, int], dict[str, float | None]] = {}
+        self._asked: dict[tuple[str, str, int], tuple[str, ...]] = {}
+        """Production's generations of an item; a review comes without them."""
         self._sets: dict[str, str] = {}
-        self._scored: dict[tuple[str, str], dict[str, AnswerScored]] = {}
+        self._scored: dict[tuple[str, str], dict[Side, AnswerScored]] = {}
         """Scores by scorer and item, then side."""
         self._reviews: dict[tuple[str, str], list[ReviewGiven]] = {}
         """By form and item, of pairs of the two."""
         self._awaiting: dict[str, set[tuple[str, str, int]]] = {}
         """Answers that experts have to decide on, by set."""
         self._words = any(t.gate.metric in NEEDS_WORDS or t.gate.slice.needs_words for t in self.tests)
+        self._slices = PairSlices(log, self._sample)
         if stage.stage == "evals":
             self.through = 0  # sets may have been run before the release began
         self._votes = CountedVotes(recorded, parties.candidate, parties.production, after=self.through)
@@ -112,10 +119,27 @@ class StageEvidence:
         with self._log.words("evaluate", reader="release/evidence") as self._readable:
             for event in self._log.read(after=self.through, types=types):
                 self._take(event)
-        if self._by_people:
-            counted = self._votes.read()
-            for test in self._by_people:
-                test.retell(counted.scores, left_out=counted.left_out)
+            if self._by_people:
+                counted = self._votes.read()
+                for test in self._by_people:
+                    self._retell(test, counted)
+
+    def _retell(self, test: GateTest, counted: Counted) -> None:
+        """Take the votes of the gate's slice that count, all of them anew."""
+        scores: list[float] = []
+        left_out = missing = 0
+        for vote in counted.votes:
+            row = vote.row
+            ours = row.behaviour_a == self._parties.production
+            generations = row.generations_a if ours else row.generations_b
+            inside = self._slices.is_in(test.gate.slice, generations, language=row.language)
+            if not vote.counts:
+                left_out += inside is not False
+            elif inside is None:
+                missing += 1
+            elif inside:
+                scores.append(vote.score)
+        test.retell(scores, left_out=left_out, missing=missing, unknown=counted.unknown)
 
     def _take(self, event: StoredEvent) -> None:
         match event.data:
@@ -136,7 +160,8 @@ class StageEvidence:
     def failures(self, rule: HardStop, now_us: int) -> Failures:
         """The candidate's requests in the last window."""
         since = now_us - round(rule.window * 1e6)
-        self._recent = [one for one in self._recent if one[0] >= since]
+        # A clock may be set back, or another machine's be ahead: what seems to come later came now, and passes as everything does.
+        self._recent = [(min(at, now_us), failed) for at, failed in self._recent if at >= since]
         return Failures(sum(failed for _, failed in self._recent), len(self._recent))
 
     def _take_generation(self, event: StoredEvent, data: GenerationFinished) -> None:
@@ -201,14 +226,13 @@ class StageEvidence:
         if known is None or known[0] == data.order:
             self._flips[key] = (data.order, score)
             return
-        sides = {side.side: side.behaviour or "" for side in data.sides}
         both = None if score is None or known[1] is None else (score + known[1]) / 2
-        self._compare("judge_win_rate", sides["a"], sides["b"], both)
+        self._compare("judge_win_rate", {side.side: side for side in data.sides}, both)
 
     def _take_review(self, data: ReviewGiven) -> None:
         """An item counts once, as soon as experts have decided on it: two who agree, or an adjudication."""
-        sides = {side.side: side.behaviour or "" for side in data.sides}
-        if set(sides.values()) != {self._parties.candidate, self._parties.production}:
+        sides = {side.side: side for side in data.sides}
+        if {side.behaviour for side in data.sides} != {self._parties.candidate, self._parties.production}:
             return
         reviews = self._reviews.setdefault((data.form, data.item), [])
         before = item_result(data.item, reviews) if reviews else None
@@ -216,7 +240,7 @@ class StageEvidence:
         now = item_result(data.item, reviews)
         if (before is None or before.open) and now.verdict is not None:
             score = {"a": 1.0, "b": -1.0}.get(now.verdict, 0.0)
-            self._compare("expert_win_rate", sides["a"], sides["b"], score)
+            self._compare("expert_win_rate", sides, score)
         waiting = sum(item_result(item, given).open for (_, item), given in self._reviews.items())
         for test in self.tests:
             if test.gate.metric == "expert_win_rate":
@@ -231,26 +255,36 @@ class StageEvidence:
         a, b = sides["a"], sides["b"]
         score = float((a.score > b.score) - (a.score < b.score))
         named = {data.scorer, data.scorer_name}
-        self._compare("reward_win_rate", a.behaviour or "", b.behaviour or "", score, named)
+        self._compare("reward_win_rate", sides, score, named)
 
     def _compare(
-        self, metric: str, a: str, b: str, score: float | None, scorer: Container[str | None] = (None,)
+        self,
+        metric: str,
+        sides: Mapping[Side, JudgedSide | AnswerScored],
+        score: float | None,
+        scorer: Container[str | None] = (None,),
     ) -> None:
-        if {a, b} != {self._parties.candidate, self._parties.production}:
+        a, b = sides["a"], sides["b"]
+        if {a.behaviour, b.behaviour} != {self._parties.candidate, self._parties.production}:
             return
+        others = a if a.behaviour == self._parties.production else b
         for test in self.tests:
             if test.gate.metric != metric or test.gate.scorer not in scorer:
                 continue
-            if score is None:
+            inside = self._slices.is_in(test.gate.slice, others.generations)
+            if inside is None or (inside and score is None):
                 test.add_missing()
-            else:
-                test.add(score if a == self._parties.candidate else -score, 0.0)
+            elif inside and score is not None:
+                test.add(-score if others is a else score, 0.0)
 
     def _take_item(self, data: EvalItemFinished | EvalItemReviewed) -> None:
         if data.behaviour not in (self._parties.candidate, self._parties.production):
             return
         name = self._sets.get(data.run, "")
-        sides = self._items.setdefault((name, data.item_digest, data.sample), {})
+        item = (name, data.item_digest, data.sample)
+        sides = self._items.setdefault(item, {})
+        if isinstance(data, EvalItemFinished) and data.behaviour == self._parties.production:
+            self._asked.setdefault(item, data.generations)
         if data.behaviour in sides:
             return  # an item counts once, however often a set was run
         answer = (data.behaviour, data.item_digest, data.sample)
@@ -268,9 +302,10 @@ class StageEvidence:
             if test.gate.metric != "fixed_set" or test.gate.set != name or len(sides) < 2:
                 continue
             mine, other = sides[self._parties.candidate], sides[self._parties.production]
-            if mine is None or other is None:
+            inside = self._slices.is_in(test.gate.slice, self._asked.get(item, ()))
+            if inside is None or (inside and (mine is None or other is None)):
                 test.add_missing()
-            else:
+            elif inside:
                 test.add(mine, other)
 
     def _sample(self, event: StoredEvent, data: GenerationFinished) -> Sample:

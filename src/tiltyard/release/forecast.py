@@ -2,7 +2,9 @@
 
 The capital of `rating/betting.py` grows by about edge^2 / (2 variance) a sample when the truth is `edge` away from the bound,
 until it is 1 / alpha: half of the time n = 2 variance (log(1 / alpha) + 3/4) / edge^2 samples do, and nine times of ten about
-twice as many (`tests/release/test_forecast.py` compares both with simulations).
+twice as many (`tests/release/test_forecast.py` compares both with simulations). Where values hardly vary (no request fails) the capital
+grows slower than that: a bet may lose half of it at most (`TRUNCATION`), so a sample brings at most log(1 + edge / (2 room)), where
+`room` is how far the worst value lies from the bound.
 """
 
 from __future__ import annotations
@@ -16,22 +18,22 @@ import numpy as np
 
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import GenerationFinished, VoteCast
+from tiltyard.rating.betting import TRUNCATION
 from tiltyard.rating.quantile_sequence import plausible_ranks
 from tiltyard.release.metrics import Sample, is_in, value_of
 from tiltyard.release.plan import (
     MEANS,
     QUANTILES,
     RATES,
+    SCORES,
     WINS,
-    CanaryStage,
     Gate,
     Plan,
-    PreferenceStage,
     PromoteStage,
     ShadowStage,
     Slice,
-    Stage,
 )
+from tiltyard.release.stage_traffic import traffic_at
 
 REGRET = 0.75
 """What learning to bet costs, in log capital; measured."""
@@ -60,6 +62,15 @@ def samples_needed(edge: float, variance: float, alpha: float) -> int:
     1873
     """
     return math.ceil(2 * variance * (math.log(1 / alpha) + REGRET) / edge**2)
+
+
+def fewest_samples(edge: float, room: float, alpha: float) -> int:
+    """Samples without which nothing is told, though they vary not at all; `room` is from the bound to the worst value.
+
+    >>> fewest_samples(0.01, 0.99, 0.05)
+    595
+    """
+    return math.ceil(math.log(1 / alpha) / math.log1p(TRUNCATION * edge / room))
 
 
 def smallest_edge(samples: float, variance: float, alpha: float) -> float:
@@ -110,15 +121,19 @@ def forecast(log: EventLog, plan: Plan, *, now_us: int | None = None) -> Iterato
             yield f"{number}. promote{': after approval' if stage.approval else ''}"
             continue
         yield f"{number}. {stage.stage}: at most {duration(stage.maximum)}, then {stage.inconclusive}"
+        asked = any(gate.metric == "judge_win_rate" for gate in stage.gates)
+        if asked and isinstance(stage, ShadowStage) and stage.judge is None:
+            yield "   ! no judge is named: its pairs wait until somebody judges them; write judge: and a model served here"
         for gate in stage.gates:
-            yield from _gate_lines(plan, stage, gate, traffic)
+            yield from _gate_lines(plan, number - 1, gate, traffic)
 
 
-def _gate_lines(plan: Plan, stage: Stage, gate: Gate, traffic: Traffic) -> Iterator[str]:
+def _gate_lines(plan: Plan, index: int, gate: Gate, traffic: Traffic) -> Iterator[str]:
+    stage = plan.stages[index]
     if isinstance(stage, PromoteStage):
         raise AssertionError("promotion has no gates")
     minimum = gate.minimum or stage.minimum
-    per_minute, unit = _rate(stage, gate, traffic)
+    per_minute, unit = _rate(plan, index, gate, traffic)
     need = _need(plan, gate, traffic)
     if need is None:
         yield f"   {gate.name}: nothing recent in the log to tell its spread from; at least {minimum:,} {unit}"
@@ -133,6 +148,11 @@ def _gate_lines(plan: Plan, stage: Stage, gate: Gate, traffic: Traffic) -> Itera
             f": {duration(n / per_minute * 60)}, nine times of ten within {duration(slow / per_minute * 60)}"
         )
     yield f"   {gate.name}: an equal candidate passes within {n:,.0f} {unit} half of the time{took}"
+    if per_minute and gate.slice.needs_words:
+        yield (
+            f"   ! if everybody were in [{gate.slice}]: who is, words say, and none are read here; a tenth of the people takes "
+            "ten times as long"
+        )
     if per_minute and n / per_minute * 60 > stage.maximum:
         yield from _honest(plan, gate, traffic, stage.maximum, per_minute)
 
@@ -144,7 +164,13 @@ def _honest(plan: Plan, gate: Gate, traffic: Traffic, maximum_s: float, per_minu
     variance, need = _variance(gate, traffic), _need(plan, gate, traffic)
     if variance is not None:
         scale = 0.5 if gate.metric in WINS else 1.0
-        worst = (gate.worse_by or 0.0) + smallest_edge(n, variance, plan.alpha) * scale
+        told = smallest_edge(n, variance, plan.alpha)
+        if (
+            gate.metric not in MEANS and n >= 1
+        ):  # however little they vary: the inverse of `fewest_samples`, from the other side
+            far = 2 - _room(gate) if gate.limit is None else gate.limit
+            told = max(told, math.expm1(math.log(1 / plan.alpha) / n) * far / TRUNCATION)
+        worst = (gate.worse_by or gate.limit or 0.0) + told * scale
         found = f"one that is {worst * 100:.0f} points worse" if worst < scale else "no candidate at all"
         yield f"   ! so few stop {found}"
     if need is not None:
@@ -155,24 +181,36 @@ def _honest(plan: Plan, gate: Gate, traffic: Traffic, maximum_s: float, per_minu
         )
 
 
-def _rate(stage: Stage, gate: Gate, traffic: Traffic) -> tuple[float, str]:
-    if gate.metric == "human_win_rate":
-        return traffic.votes_per_minute, "votes"
+def _rate(plan: Plan, index: int, gate: Gate, traffic: Traffic) -> tuple[float, str]:
+    """Samples a minute, and what they are; 0 where nobody knows how many there will be."""
+    stage = plan.stages[index]
     if gate.metric == "fixed_set":
         return 0.0, "items"
-    inside = traffic.requests_per_minute
-    if gate.slice != Slice() and traffic.samples:  # a writing is told from words, which are not read here
-        known = gate.slice.model_copy(update={"writing": None})
-        inside *= sum(is_in(known, sample) is True for sample in traffic.samples) / len(traffic.samples)
+    inside = _share_in(gate.slice, traffic)
+    if gate.metric == "human_win_rate":
+        return traffic.votes_per_minute * inside, "votes"
     if isinstance(stage, ShadowStage):
-        return inside * stage.share, "pairs"
-    share = stage.traffic if isinstance(stage, (CanaryStage, PreferenceStage)) else 0.0
-    return inside * share, "requests of the candidate"
+        return traffic.requests_per_minute * inside * stage.share, "pairs"
+    if (
+        gate.metric in WINS
+    ):  # judges, scorers and experts outside a shadow stage: nobody knows what they will be asked
+        return 0.0, "pairs"
+    return traffic.requests_per_minute * inside * traffic_at(plan, index).share, "requests of the candidate"
+
+
+def _share_in(part: Slice, traffic: Traffic) -> float:
+    """Share of the recent requests in a slice; what is told from words is taken for everybody: none are read here."""
+    known = part.model_copy(update={"writing": None, "language": None})
+    if known == Slice() or not traffic.samples:
+        return 1.0
+    return sum(is_in(known, sample) is True for sample in traffic.samples) / len(traffic.samples)
 
 
 def _need(plan: Plan, gate: Gate, traffic: Traffic) -> float | None:
     if gate.metric in QUANTILES:
         return _quantile_need(plan, gate, traffic)
+    if gate.metric in SCORES and gate.limit is not None:
+        return None  # how far the candidate's own score lies from it, no traffic says
     if (variance := _variance(gate, traffic)) is None:
         return None
     if gate.worse_by is not None:
@@ -180,7 +218,17 @@ def _need(plan: Plan, gate: Gate, traffic: Traffic) -> float | None:
     else:
         mean = float(np.mean(_values(gate, traffic))) if traffic.samples else 0.0
         edge = (gate.limit or 0.0) - mean
-    return math.inf if edge <= 0 else float(samples_needed(edge, variance, plan.alpha))
+    if edge <= 0:
+        return math.inf
+    fewest = fewest_samples(edge, _room(gate), plan.alpha)
+    return float(max(samples_needed(edge, variance, plan.alpha), fewest if gate.metric not in MEANS else 0))
+
+
+def _room(gate: Gate) -> float:
+    """From the bound to the worst value there can be, in the units of what is averaged."""
+    if gate.limit is not None:
+        return 1 - gate.limit
+    return 1 - (2 if gate.metric in WINS else 1) * min(gate.worse_by or 0.0, 0.49)
 
 
 def _variance(gate: Gate, traffic: Traffic) -> float | None:

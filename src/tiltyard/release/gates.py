@@ -62,6 +62,8 @@ class GateTest:
         """Answers that experts have not decided on; while there are some, nothing passes."""
         self.left_out = 0
         """Votes that were taken back or that the ruleset does not count."""
+        self.unknown = ""
+        """Why nobody can say which votes count; while that is so, it holds."""
         self._moments = Moments()
         self._mean = self._new_mean()
 
@@ -78,9 +80,9 @@ class GateTest:
         if other is not None:
             self._other.append(other)
 
-    def retell(self, scores: Sequence[float], *, left_out: int) -> None:
+    def retell(self, scores: Sequence[float], *, left_out: int, missing: int = 0, unknown: str = "") -> None:
         """Take all of a win rate's pairs anew; if they are not those known and more, the test begins again with them."""
-        self.left_out = left_out
+        self.left_out, self.missing, self.unknown = left_out, missing, unknown
         if list(scores[: len(self._candidate)]) != self._candidate:
             self._candidate, self._other = [], []
             self._read, self._mean = 0, self._new_mean()
@@ -107,6 +109,10 @@ class GateTest:
         verdict: Verdict = "hold"
         if bound is None:
             why = "no data yet, which is no pass" if not n else "too few samples to say anything"
+            if self.missing:
+                why = f"{self.missing:,} samples could not be read, which is no pass"
+            if self.unknown:
+                why = self.unknown
             if self.awaiting:
                 why = f"experts have not decided on {self.awaiting:,} {'pairs' if self.gate.metric in WINS else 'answers'}"
         elif bound.beyond:

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tiltyard.errors import Conflict, InvalidRequest, NotFound
 from tiltyard.events.envelope import format_time
 from tiltyard.events.ids import new_id
 from tiltyard.events.log import EventLog
-from tiltyard.events.schema import ReleaseEnded, ReleaseOrdered, ReleaseStarted, TrafficArm, TrafficSplit
+from tiltyard.events.schema import (
+    GateNotPassed,
+    ReleaseEnded,
+    ReleaseOrdered,
+    ReleaseStarted,
+    TrafficArm,
+    TrafficSplit,
+)
 from tiltyard.identity.canonical import canonical_json, digest_of
 from tiltyard.release.plan import Plan
 from tiltyard.release.state import OF_RELEASES, ReleaseState, releases_of
 
 SOURCE = "tiltyard/release"
+MOST_REASON = 500
+"""Letters of a reason."""
+
+
+def reason_of(why: str) -> str:
+    """Tidy a reason for the history; raises `InvalidRequest` where there is none: it keeps who, when and why."""
+    said = " ".join(why.split())
+    if not said:
+        raise InvalidRequest(
+            "why is empty; the history keeps who, when and why", param="why", code="why_empty"
+        )
+    if len(said) > MOST_REASON:
+        raise InvalidRequest(f"why has {len(said):,} letters; it takes {MOST_REASON}", param="why")
+    return said
 
 
 class Version(NamedTuple):
@@ -49,6 +70,16 @@ def versions_of(log: EventLog, alias: str) -> list[Version]:
     return versions
 
 
+def moved_by_hand(log: EventLog, alias: str | None = None) -> list[tuple[int, TrafficSplit]]:
+    """The splits that people asked for, of an alias or of all, and when, in microseconds since 1970; oldest first. Blocks."""
+    events = log.read(types=(TrafficSplit,), subject=alias)
+    return [
+        (event.time_us, event.data)
+        for event in events
+        if isinstance(event.data, TrafficSplit) and event.data.release is None
+    ]
+
+
 def states_of(log: EventLog) -> dict[str, ReleaseState]:
     """Every release. Blocks."""
     return releases_of(log.read(types=OF_RELEASES), {})
@@ -61,7 +92,11 @@ def active_release(log: EventLog, alias: str) -> ReleaseState | None:
 
 
 def start(log: EventLog, plan: Plan, aliases: Mapping[str, str], *, by: str, why: str = "") -> ReleaseStarted:
-    """Start a release; raises `Conflict` while another of its alias runs, `NotFound` for unknown names. Blocks."""
+    """Start a release; raises `Conflict` while another of its alias runs, `NotFound` for unknown names. Blocks.
+
+    The reason is `why`, else the plan's own; raises `InvalidRequest` where there is neither.
+    """
+    reason = reason_of(why if why.strip() else plan.why)
     known = {data.name: data.behaviour for data in log.identities()}
     if plan.alias not in aliases:
         names = ", ".join(aliases) or "none"
@@ -103,7 +138,7 @@ def start(log: EventLog, plan: Plan, aliases: Mapping[str, str], *, by: str, why
         plan=document,
         plan_digest=digest_of(canonical_json(document)),
         by=by,
-        why=why or plan.why,
+        why=reason,
     )
     try:
         log.append_blocking(data, subject=data.release, source=SOURCE)
@@ -112,14 +147,31 @@ def start(log: EventLog, plan: Plan, aliases: Mapping[str, str], *, by: str, why
     return data
 
 
+def orders_of(log: EventLog, release: str) -> list[tuple[int, ReleaseOrdered]]:
+    """What people told a release and when, in microseconds since 1970. Blocks."""
+    events = log.read(types=(ReleaseOrdered,), subject=release)
+    return [(event.time_us, event.data) for event in events if isinstance(event.data, ReleaseOrdered)]
+
+
 def order(
-    log: EventLog, alias: str, what: str, *, by: str, why: str, seen: tuple[str, int] | None = None
+    log: EventLog,
+    alias: str,
+    what: str,
+    *,
+    by: str,
+    why: str,
+    seen: tuple[str, int] | None = None,
+    override: bool = False,
 ) -> ReleaseOrdered:
-    """Tell the active release of an alias something; raises `NotFound` where there is none. Blocks.
+    """Tell the active release of an alias something; raises `NotFound` where there is none, `InvalidRequest` without a reason.
+
+    Blocks. An approval while gates have not passed is an override: raises `Conflict` naming them unless `override` says that
+    whoever approves knows, and the event keeps what they went on without.
 
     `seen` are the release and stage that whoever orders looked at: raises `Conflict` where it has moved on since, so that
     nobody approves a stage that they did not see.
     """
+    reason = reason_of(why)
     state = active_release(log, alias)
     if state is None:
         raise NotFound(
@@ -131,11 +183,26 @@ def order(
             f"it has moved on since you looked: {state.id} is in stage {index + 1}; look again",
             code="moved_on",
         )
+    against = state.not_passed if what == "approve" else ()
+    if against and not override:
+        raise Conflict(not_passed_in_words(against), code="not_passed")
     data = ReleaseOrdered.model_validate(
-        {"release": state.id, "order": what, "index": index, "by": by, "why": why}
+        {"release": state.id, "order": what, "index": index, "by": by, "why": reason, "against": against}
     )
     log.append_blocking(data, subject=state.id, source=SOURCE)
     return data
+
+
+def not_passed_in_words(against: Sequence[GateNotPassed]) -> str:
+    """What an approval now would go on without."""
+    return "\n".join(
+        (
+            f"{len(against)} {'gate has' if len(against) == 1 else 'gates have'} not passed; approving now is an override, "
+            "which event, history and report will say:",
+            *(f"  {gate.words}" for gate in against),
+            "Wait, or say that you override them, and why.",
+        )
+    )
 
 
 def roll_back(
@@ -145,8 +212,9 @@ def roll_back(
 
     In the middle of a release that is production as it was before; else the version before the one that answers now.
     Raises `NotFound` where there is none, and `Conflict` where it was just rolled back by hand, unless `again`: of two people
-    in one incident the second would go past what the first one brought back.
+    in one incident the second would go past what the first one brought back. Raises `InvalidRequest` without a reason.
     """
+    reason = reason_of(why)
     versions = versions_of(log, alias)
     running = active_release(log, alias)
     newest = next(iter(log.read(types=[TrafficSplit], subject=alias, newest_first=True, limit=1)), None)
@@ -169,6 +237,6 @@ def roll_back(
             f"{alias} has no earlier verified version: "
             + (f"{versions[0].identity} is the first" if versions else "it was never released")
         )
-    split = TrafficSplit(alias=alias, arms=arms, by=by, why=why or "rolled back by hand")
+    split = TrafficSplit(alias=alias, arms=arms, by=by, why=reason)
     log.append_blocking(split, subject=alias, source=SOURCE)
     return split

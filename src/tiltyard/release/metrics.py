@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from tiltyard.arena.slices import slice_of
 from tiltyard.events.schema import GenerationFinished
-from tiltyard.rating.language import language_of
+from tiltyard.rating.language import is_told, language_of
 from tiltyard.rating.refusal import refuses
 from tiltyard.release.plan import Prices, Slice
 
@@ -87,7 +87,6 @@ def is_in(part: Slice, sample: Sample) -> bool | None:
         return True
     if sample.prompt is None:
         return None
-    return part.writing in (None, slice_of(sample.prompt)) and part.language in (
-        None,
-        language_of(sample.prompt),
+    return part.writing in (None, slice_of(sample.prompt)) and (
+        part.language is None or is_told(language_of(sample.prompt), part.language)
     )

@@ -5,9 +5,20 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
+from tiltyard.arena.slices import SliceName
 from tiltyard.judge.rubric import shipped_rubrics
+from tiltyard.rating.language import LANGUAGES
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)([smhd])")
@@ -98,12 +109,23 @@ class Slice(Part):
 
     tenant: str | None = None
     service_class: Literal["interactive", "agent", "batch"] | None = None
-    prompt_tokens_at_least: int | None = Field(default=None, ge=0)
-    prompt_tokens_below: int | None = Field(default=None, ge=1)
-    writing: str | None = None
-    """Writing of the prompt: `latin`, `han`, `kana`, `hangul`, `cyrillic`, `arabic`, `devanagari`, `other`."""
-    language: str | None = Field(default=None, pattern="^[a-z]{2,3}(-[a-z]{4})?$")
-    """Language of the prompt, as the leaderboard tells it: `en`, `de`, `zh`, … ; `und` where nobody can tell."""
+    prompt_tokens_at_least: int | None = Field(default=None, ge=0, le=MOST_SAMPLES, strict=True)
+    prompt_tokens_below: int | None = Field(default=None, ge=1, le=MOST_SAMPLES, strict=True)
+    writing: SliceName | None = None
+    """Writing of the prompt."""
+    language: str | None = Field(default=None, json_schema_extra={"enum": [None, *sorted(LANGUAGES)]})
+    """Language of the prompt, as the leaderboard tells it: `en`, `de`, `zh-Hant`, … ; `zh` is all Chinese, `und` where nobody can tell."""
+
+    @model_validator(mode="after")
+    def _can_have_samples(self) -> Slice:
+        if self.language is not None and self.language not in LANGUAGES:
+            raise ValueError(
+                f"language {self.language[:20]!r} is never told from a prompt; those that are: {', '.join(sorted(LANGUAGES))}"
+            )
+        least, below = self.prompt_tokens_at_least, self.prompt_tokens_below
+        if least is not None and below is not None and least >= below:
+            raise ValueError(f"no prompt has at least {least:,} and fewer than {below:,} tokens")
+        return self
 
     @property
     def needs_words(self) -> bool:
@@ -145,8 +167,6 @@ class Gate(Part):
             raise ValueError(f"limit is {self.limit:g}; {self.metric} is never below 0")
         if self.limit is not None and self.metric in (*WINS, *MEANS):
             raise ValueError(f"{self.metric} compares two identities; write worse_by")
-        if self.slice != Slice() and self.metric in (*WINS, *SCORES):
-            raise ValueError(f"{self.metric} has no slices yet; leave slice out")
         if (self.set is not None) != (self.metric == "fixed_set"):
             raise ValueError("set names the set of metric fixed_set; they need each other")
         if (self.scorer is not None) != (self.metric == "reward_win_rate"):
@@ -207,6 +227,8 @@ class ShadowStage(_Stage):
 
     @model_validator(mode="after")
     def _is_seen_by_nobody(self) -> ShadowStage:
+        if self.share == 0:
+            raise ValueError("share is 0: nothing is ever copied, and no gate can decide; write such as 20%")
         if any(gate.metric == "human_win_rate" for gate in self.gates):
             raise ValueError("human_win_rate has no data in stage shadow: nobody sees its answers")
         return self
@@ -252,6 +274,12 @@ class CanaryStage(_Stage):
 
     @model_validator(mode="after")
     def _leaves_room(self) -> CanaryStage:
+        by_rule = any(rule.arm == "candidate" for rule in self.rules)
+        if self.traffic == 0 and not (by_rule and not self.baseline):
+            raise ValueError(
+                "traffic is 0: nobody gets the candidate, and no gate can ever decide; write such as 5%, "
+                "or a rule that sends a tenant or channel to the candidate and baseline: false"
+            )
         if self.baseline and self.traffic > 0.5:
             raise ValueError(
                 f"traffic is {self.traffic:g}; a baseline as large needs at most 0.5, or baseline: false"
@@ -263,11 +291,12 @@ class PreferenceStage(_Stage):
     """People's votes in blind battles between the two identities, beside as much traffic as is said."""
 
     stage: Literal["preference"]
-    traffic: Share = 0.0
+    traffic: Share | None = None
+    """The candidate's share of the requests; left out: that of the stage before it, if users had the candidate there."""
 
 
 class PromoteStage(Part):
-    """Everybody gets the candidate."""
+    """Everybody gets the candidate; while it waits for approval, the share of the stage before it stays."""
 
     stage: Literal["promote"]
     approval: bool = False
@@ -308,21 +337,41 @@ class Plan(Part):
     prices: Prices = Prices()
     stages: tuple[Stage, ...] = Field(min_length=1)
 
-    @model_validator(mode="after")
-    def _ends_with_promotion(self) -> Plan:
-        kinds = [stage.stage for stage in self.stages]
+    @field_validator("stages")
+    @classmethod
+    def _end_with_promotion(cls, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+        kinds = [stage.stage for stage in stages]
         if kinds.count("promote") != 1 or kinds[-1] != "promote":
             raise ValueError("stages must end with the one promote stage")
-        return self
+        return stages
 
-    @model_validator(mode="after")
-    def _judges_are_apart(self) -> Plan:
-        for stage in self.stages:
-            if isinstance(stage, ShadowStage) and stage.judge in (self.alias, self.candidate):
+    @field_validator("stages")
+    @classmethod
+    def _can_have_data(cls, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+        served = False  # whether users have the candidate in the stage that is looked at
+        for number, stage in enumerate(stages, 1):
+            if not isinstance(stage, PreferenceStage):
+                served = isinstance(stage, CanaryStage)
+                continue
+            served = served if stage.traffic is None else stage.traffic > 0
+            ours = [gate.metric for gate in stage.gates if gate.metric not in (*WINS, *SCORES)]
+            if ours and not served:
+                raise ValueError(
+                    f"{ours[0]} has no data in stage {number}, preference without traffic: nobody is served there; "
+                    "give it traffic, such as 5%, or a canary stage before it"
+                )
+        return stages
+
+    @field_validator("stages")
+    @classmethod
+    def _judges_are_apart(cls, stages: tuple[Stage, ...], known: ValidationInfo) -> tuple[Stage, ...]:
+        sides = [known.data.get("alias"), known.data.get("candidate")]
+        for stage in stages:
+            if isinstance(stage, ShadowStage) and stage.judge is not None and stage.judge in sides:
                 raise ValueError(
                     f"judge is {stage.judge}, which is what is released; name a model that is no side of it"
                 )
-        return self
+        return stages
 
     @property
     def alpha(self) -> float:

@@ -20,23 +20,20 @@ from tiltyard.events.schema import (
     EventData,
     GateJudged,
     ReleaseEnded,
-    ShadowCopies,
     StageEntered,
-    TrafficArm,
-    TrafficRule,
     TrafficSplit,
 )
 from tiltyard.rating.ruleset import Ruleset
 from tiltyard.release.evidence import Parties, StageEvidence
 from tiltyard.release.gates import Judged
 from tiltyard.release.history import SOURCE, Version
-from tiltyard.release.plan import CanaryStage, PreferenceStage, PromoteStage, ShadowStage, Stage
-from tiltyard.release.state import OF_RELEASES, ReleaseState, releases_of
+from tiltyard.release.plan import PreferenceStage, PromoteStage
+from tiltyard.release.splits import split_back, split_of_stage, split_promoted
+from tiltyard.release.state import OF_RELEASES, Entered, ReleaseState, releases_of
 from tiltyard.telemetry.release_metrics import ReleaseMetrics
 
 EVERY_S = 1.0
 """How often it looks; a burst of errors is rolled back within two of these and a gateway's quarter of a second."""
-BY = "tiltyard release reconciler"
 GROWN = 1.5
 """A verdict that stays is written again when its samples have grown by this factor."""
 
@@ -61,12 +58,13 @@ class Reconciler:
         self._now_us = now_us
         self._states: dict[str, ReleaseState] = {}
         self._read = 0
-        self._evidence: dict[str, tuple[int, StageEvidence]] = {}
+        self._evidence: dict[str, dict[int, StageEvidence]] = {}
+        """Of the stages that are watched, by release and place."""
         self._under_way: tuple[ReleaseState, ...] = ()
 
     @property
     def in_battles(self) -> tuple[tuple[Version, Version], ...]:
-        """Candidate and production of each release whose stage waits for people's votes, as of the last look."""
+        """Candidate and production of each release whose stage asks for people's votes, as of the last look."""
         return tuple(
             (
                 Version(of.candidate, of.candidate_behaviour),
@@ -74,7 +72,7 @@ class Reconciler:
             )
             for state in self._under_way
             for of in (state.started,)
-            if isinstance(state.stage, PreferenceStage)
+            if _asks_people(state)
         )
 
     @property
@@ -132,7 +130,7 @@ class Reconciler:
             _logger.exception("release %s cannot be judged", state.id)
             if state.last_step in state.steps:
                 return None
-            return _back(state, f"its gates could not be computed ({type(error).__name__}: {error})")
+            return split_back(state, f"its gates could not be computed ({type(error).__name__}: {error})")
 
     def state(self, release: str) -> ReleaseState:
         """Where a release stands."""
@@ -142,53 +140,57 @@ class Reconciler:
     def judged(self, release: str) -> list[Judged]:
         """What the gates of its stage say at this moment."""
         evidence = self._evidence_of(self.state(release))
-        return [] if evidence is None else [test.judge() for test in evidence.tests]
+        return [test.judge() for test in evidence[-1].tests] if evidence else []
 
     def _catch_up(self) -> None:
         for event in self._log.read(after=self._read, types=OF_RELEASES):
             releases_of((event,), self._states)
             self._read = event.sequence
         self._under_way = tuple(state for state in self._states.values() if state.ended is None)
+        for ended in self._evidence.keys() - {state.id for state in self._under_way}:
+            del self._evidence[ended]
 
     def _next(self, state: ReleaseState) -> EventData | None:
         """The one next event of a release: a function of its state, its evidence and the time."""
         if state.overruled is not None and not state.stands:
             # The release moved on in the very moment in which a person went back: the person is right.
-            return _back(state, _overruled(state.overruled), step=state.last_step + 1)
+            return split_back(state, _overruled(state.overruled), step=state.last_step + 1)
         if state.overruled is not None:
             return ReleaseEnded(release=state.id, outcome="rolled_back", why=_overruled(state.overruled))
         if state.last_step in state.steps and state.split is not None:
             return _ending(state, state.split)
         if (abort := state.aborted) is not None:
-            return _back(state, f"aborted by {abort.by}: {abort.why or 'no reason given'}")
+            return split_back(state, f"aborted by {abort.by}: {abort.why or 'no reason given'}")
         if state.entered is None:
             return _enter(state, 0)
         evidence = self._evidence_of(state)
-        if evidence is None:
-            return _split(state)
-        evidence.update()
-        if (why := self._hard_stop(state, evidence)) is not None:
-            return _back(state, why)
+        for one in evidence:
+            one.update()
+        if (why := self._hard_stop(state, evidence[0])) is not None:
+            return split_back(state, why)
         if state.entered.index + 1 not in state.steps:
-            return _split(state)
-        return self._judge(state, evidence) or self._move(state)
+            return split_of_stage(state)
+        for entered, one in zip(state.watched, evidence, strict=True):
+            if (judged := self._judge(state, entered, one)) is not None:
+                return judged
+        return self._move(state)
 
-    def _evidence_of(self, state: ReleaseState) -> StageEvidence | None:
-        entered, stage = state.entered, state.stage
-        if entered is None or stage is None:
-            return None
-        known = self._evidence.get(state.id)
-        if known is None or known[0] != entered.index:
-            started = state.started
-            parties = Parties(state.id, started.candidate_behaviour, started.production_behaviour)
-            known = (
+    def _evidence_of(self, state: ReleaseState) -> list[StageEvidence]:
+        """Of each stage that is watched, the oldest first; empty before the first."""
+        known, kept = self._evidence.get(state.id, {}), {}
+        started = state.started
+        parties = Parties(state.id, started.candidate_behaviour, started.production_behaviour)
+        for entered in state.watched:
+            kept[entered.index] = known.get(entered.index) or StageEvidence(
+                self._log,
+                state.plan,
                 entered.index,
-                StageEvidence(
-                    self._log, state.plan, stage, parties, began=entered.sequence, recorded=self._recorded
-                ),
+                parties,
+                began=entered.sequence,
+                recorded=self._recorded,
             )
-            self._evidence[state.id] = known
-        return known[1]
+        self._evidence[state.id] = kept
+        return list(kept.values())
 
     def _hard_stop(self, state: ReleaseState, evidence: StageEvidence) -> str | None:
         rule = state.plan.hard_stop
@@ -200,12 +202,10 @@ class Reconciler:
             )
         return None
 
-    def _judge(self, state: ReleaseState, evidence: StageEvidence) -> EventData | None:
-        """The first judgment that the log does not have yet."""
-        if state.entered is None:
-            raise AssertionError("gates belong to a stage")
+    def _judge(self, state: ReleaseState, entered: Entered, evidence: StageEvidence) -> EventData | None:
+        """The first judgment of a stage that the log does not have yet."""
         for test in evidence.tests:
-            judged, last = test.judge(), state.judgment(test.gate.name)
+            judged, last = test.judge(), state.judgment(entered.index, test.gate.name)
             if last is not None and (
                 # What was shown stays shown: a pass is taken back by a failure only, or with the votes it rests on.
                 (last.verdict == "pass" and judged.verdict == "hold" and test.gate.metric != "human_win_rate")
@@ -218,7 +218,7 @@ class Reconciler:
                 continue
             return GateJudged(
                 release=state.id,
-                index=state.entered.index,
+                index=entered.index,
                 gate=test.gate.name,
                 number=1 if last is None else last.number + 1,
                 verdict=judged.verdict,
@@ -237,109 +237,37 @@ class Reconciler:
         stage, entered = state.stage, state.entered
         if stage is None or entered is None:
             raise AssertionError("a release moves between stages")
-        failed = [one for _, one in state.judged if one.verdict == "fail"]
-        if failed:
-            return _back(state, f"gate failed in {stage.stage}: {failed[0].words}")
+        if (failed := state.failed) is not None:
+            where = state.plan.stages[failed.index].stage
+            return split_back(state, f"gate failed in {where}: {failed.words}")
         if state.paused:
             return None
         if isinstance(stage, PromoteStage):
             if stage.approval and state.approved is None:
                 return None
-            return _promotion(state)
-        waiting = [one.words for _, one in state.judged if one.verdict != "pass"]
+            return split_promoted(state)
+        waiting = [one.words for one in state.judged if one.verdict != "pass"]
         if not waiting and (not stage.approval or state.approved is not None):
             return _enter(state, entered.index + 1)
         if state.approved is not None:  # a person takes it on themselves; the log says who and why
             return _enter(state, entered.index + 1)
         late = self._now_us() - entered.time_us >= stage.maximum * 1e6
         if waiting and late and stage.inconclusive == "rollback":
-            return _back(state, f"{stage.stage} was inconclusive after {stage.maximum:g} s: {waiting[0]}")
+            return split_back(
+                state, f"{stage.stage} was inconclusive after {stage.maximum:g} s: {waiting[0]}"
+            )
         return None
+
+
+def _asks_people(state: ReleaseState) -> bool:
+    stage = state.stage
+    if stage is None or isinstance(stage, PromoteStage):
+        return False
+    return isinstance(stage, PreferenceStage) or any(gate.metric == "human_win_rate" for gate in stage.gates)
 
 
 def _enter(state: ReleaseState, index: int) -> StageEntered:
     return StageEntered(release=state.id, index=index, stage=state.plan.stages[index].stage)
-
-
-def _split(state: ReleaseState) -> TrafficSplit:
-    """The traffic of the stage that a release is in."""
-    stage, entered = state.stage, state.entered
-    if stage is None or entered is None:
-        raise AssertionError("traffic belongs to a stage")
-    started = state.started
-    share, baseline = _shares(stage)
-    arms = (
-        TrafficArm(
-            arm="candidate", identity=started.candidate, behaviour=started.candidate_behaviour, weight=share
-        ),
-        TrafficArm(
-            arm="production",
-            identity=started.production,
-            behaviour=started.production_behaviour,
-            weight=round(1 - share - baseline, 12),
-        ),
-        TrafficArm(
-            arm="baseline",
-            identity=started.production,
-            behaviour=started.production_behaviour,
-            weight=baseline,
-        ),
-    )
-    shadow = None
-    if isinstance(stage, ShadowStage):
-        shadow = ShadowCopies(
-            identity=started.candidate, behaviour=started.candidate_behaviour, share=stage.share
-        )
-    rules = tuple(
-        TrafficRule(arm=rule.arm, tenant=rule.tenant, channel=rule.channel)
-        for rule in (stage.rules if isinstance(stage, CanaryStage) else ())
-    )
-    return TrafficSplit(
-        alias=started.alias,
-        arms=tuple(
-            arm
-            for arm in arms
-            if arm.weight > 0 or arm.arm == "production" or (rules and arm.arm == "candidate")
-        ),
-        rules=rules,
-        shadow=shadow,
-        release=state.id,
-        step=entered.index + 1,
-        by=BY,
-        why=f"stage {stage.stage}",
-    )
-
-
-def _shares(stage: Stage) -> tuple[float, float]:
-    if isinstance(stage, CanaryStage):
-        return stage.traffic, stage.traffic if stage.baseline else 0.0
-    return (stage.traffic, 0.0) if isinstance(stage, PreferenceStage) else (0.0, 0.0)
-
-
-def _back(state: ReleaseState, why: str, *, step: int | None = None) -> TrafficSplit:
-    """All traffic to production: the decision and its effect are one event."""
-    production = Version(state.started.production, state.started.production_behaviour)
-    return TrafficSplit(
-        alias=state.started.alias,
-        arms=production.alone,
-        release=state.id,
-        step=step or state.last_step,
-        by=BY,
-        why=why,
-    )
-
-
-def _promotion(state: ReleaseState) -> TrafficSplit:
-    candidate = Version(state.started.candidate, state.started.candidate_behaviour)
-    approved = f", approved by {state.approved.by}" if state.approved else ""
-    return TrafficSplit(
-        alias=state.started.alias,
-        arms=candidate.alone,
-        release=state.id,
-        step=state.last_step,
-        by=BY,
-        why=f"every stage was passed{approved}",
-    )
 
 
 def _ending(state: ReleaseState, split: TrafficSplit) -> ReleaseEnded:

@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from tiltyard.events.envelope import format_time
+from tiltyard.events.schema import ReleaseOrdered
 from tiltyard.identity.canonical import Json, canonical_json, digest_of
 from tiltyard.rating.shares import Share
 from tiltyard.release.account import Account, GateAccount, StageAccount
@@ -32,7 +33,7 @@ def status_lines(state: ReleaseState) -> Iterator[str]:
     elif state.stage is not None and state.entered is not None:
         yield f"stage {state.entered.index + 1} of {len(state.plan.stages)}: {state.stage.stage}, since {format_time(state.entered.time_us)[:19]}Z"
         yield waiting_for(state)
-    for _, judged in state.judged:
+    for judged in state.judged:
         yield f"  {judged.words}"
 
 
@@ -40,7 +41,7 @@ def waiting_for(state: ReleaseState) -> str:
     """What a release that stays waits for."""
     if state.paused:
         return "paused by a person; `tiltyard release resume` lets it go on"
-    waiting = [judged.gate for _, judged in state.judged if judged.verdict != "pass"]
+    waiting = [judged.gate for judged in state.judged if judged.verdict != "pass"]
     if waiting:
         return f"waits for evidence: {'; '.join(waiting)}"
     if state.stage is not None and state.stage.approval and state.approved is None:
@@ -168,14 +169,27 @@ def _stage_lines(account: Account) -> Iterator[str]:
         if looks:
             yield ""
     for time_us, order in account.orders:
-        yield f"- {_when(time_us)} {order.order} by {_text(order.by)} in stage {order.index + 1}: {_text(order.why or 'no reason given')}"
+        yield f"- {_when(time_us)} {order_in_words(order)} by {_text(order.by)} in stage {order.index + 1}: {_text(order.why or 'no reason given')}"
+        for skipped in order.against:
+            yield f"    - went on without {_text(skipped.words)}"
     if account.orders:
         yield ""
 
 
+def order_in_words(order: ReleaseOrdered) -> str:
+    """What a person ordered; an approval of what had not passed is called what it is."""
+    return "override" if order.against else order.order
+
+
 def progress_in_words(stage: StageAccount) -> str:
     """How far a stage came."""
-    return {"done": "passed", "now": "now", "next": "to come", "never": "not passed"}[stage.progress]
+    return {
+        "done": "passed",
+        "overridden": "left by a person's override",
+        "now": "now",
+        "next": "to come",
+        "never": "not passed",
+    }[stage.progress]
 
 
 def _traffic_lines(account: Account) -> Iterator[str]:
@@ -273,6 +287,7 @@ def _templates() -> Environment:
         chart=_chart,
         chart_style=STYLE,
         disagreement=disagreement,
+        ordered=order_in_words,
         progress=progress_in_words,
         waiting_for=waiting_for,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tiltyard.events.envelope import format_time
+from tiltyard.events.schema import TrafficSplit
 from tiltyard.identity.canonical import Json
 from tiltyard.release.account import Account, GateAccount, StageAccount
 from tiltyard.release.state import ReleaseState
@@ -25,9 +26,16 @@ def state_json(state: ReleaseState) -> dict[str, Json]:
         "stage": None if state.entered is None else state.entered.index,
         "stages": [stage.stage for stage in state.plan.stages],
         "paused": state.paused,
+        "not_passed": [] if ended else [gate.model_dump(mode="json") for gate in state.not_passed],
         "outcome": ended.outcome if ended else None,
         "outcome_why": ended.why if ended else None,
     }
+
+
+def split_json(moved: tuple[int, TrafficSplit]) -> dict[str, Json]:
+    """Who answers from a moment on."""
+    time_us, split = moved
+    return {"time": format_time(time_us), **split.model_dump(mode="json")}
 
 
 def account_json(account: Account) -> dict[str, Json]:
@@ -53,10 +61,7 @@ def account_json(account: Account) -> dict[str, Json]:
             {"time": format_time(time_us), **order.model_dump(mode="json")}
             for time_us, order in account.orders
         ],
-        "traffic": [
-            {"time": format_time(time_us), **split.model_dump(mode="json")}
-            for time_us, split in account.traffic
-        ],
+        "traffic": [split_json(moved) for moved in account.traffic],
         "arms": {name: _arm(arm) for name, arm in account.tally.arms.items()},
         "slices": [
             {

@@ -15,7 +15,16 @@ from tiltyard.events.schema import GenerationFinished, ReleaseOrdered, ReleaseSt
 from tiltyard.identity.canonical import Json
 from tiltyard.release.account import Account, account_of
 from tiltyard.release.forecast import forecast
-from tiltyard.release.history import Version, active_release, order, roll_back, start, states_of, versions_of
+from tiltyard.release.history import (
+    Version,
+    active_release,
+    moved_by_hand,
+    order,
+    roll_back,
+    start,
+    states_of,
+    versions_of,
+)
 from tiltyard.release.plan import Plan
 from tiltyard.release.plan_file import parse_plan
 from tiltyard.release.signed_report import report_files
@@ -23,8 +32,6 @@ from tiltyard.release.state import ReleaseState
 from tiltyard.release.tally import Tally
 
 MOST_TALLIES: Final = 32
-MOST_REASON: Final = 500
-"""Letters of a reason."""
 ORDERS: Final = ("approve", "pause", "resume", "abort", "rollback")
 
 
@@ -53,6 +60,10 @@ class ReleaseRoom:
     def states(self) -> list[ReleaseState]:
         """Every release, newest first."""
         return list(reversed(states_of(self._log).values()))
+
+    def moved_by_hand(self) -> list[tuple[int, TrafficSplit]]:
+        """What people rolled back and when, newest first."""
+        return list(reversed(moved_by_hand(self._log)))
 
     def aliases(self) -> list[AliasNow]:
         """The declared aliases, and those that were released."""
@@ -98,30 +109,43 @@ class ReleaseRoom:
 
     def start(self, plan: str, *, by: str, why: str) -> ReleaseStarted:
         """Start a release; raises what `tiltyard release start` does."""
-        return start(self._log, _plan(plan), self._aliases, by=by, why=_reason(why))
+        return start(self._log, _plan(plan), self._aliases, by=by, why=why)
 
     def order(
-        self, release: str, what: str, *, by: str, why: str, stage: int | None = None
+        self,
+        release: str,
+        what: str,
+        *,
+        by: str,
+        why: str,
+        stage: int | None = None,
+        override: bool = False,
     ) -> ReleaseOrdered | TrafficSplit:
-        """Tell a release something; `stage` is the one that was looked at. Raises `Conflict`, `NotFound`."""
+        """Tell a release something; `stage` is the one that was looked at. Raises `Conflict`, `NotFound`.
+
+        `override`: an approval may go on without the gates that have not passed.
+        """
         state = self._state(release)
-        reason = _reason(why)
         if what not in ORDERS:
             raise InvalidRequest(
                 f"order is {what[:40]!r}; it must be one of {', '.join(ORDERS)}", param="order"
+            )
+        if override and what != "approve":
+            raise InvalidRequest(
+                f"override belongs to approve, not to {what}; leave it out", param="override"
             )
         running = active_release(self._log, state.started.alias)
         if running is None or running.id != release:
             raise NotFound(f"{release} has ended; there is nothing to order", code="release_ended")
         if what == "rollback":
-            return roll_back(self._log, state.started.alias, by=by, why=reason)
+            return roll_back(self._log, state.started.alias, by=by, why=why)
         index = 0 if running.entered is None else running.entered.index
         seen = (release, index if stage is None else stage)
-        return order(self._log, state.started.alias, what, by=by, why=reason, seen=seen)
+        return order(self._log, state.started.alias, what, by=by, why=why, seen=seen, override=override)
 
     def roll_back(self, alias: str, *, by: str, why: str) -> TrafficSplit:
         """Give an alias back to its last verified version; raises `NotFound`."""
-        return roll_back(self._log, alias, by=by, why=_reason(why))
+        return roll_back(self._log, alias, by=by, why=why)
 
     def _state(self, release: str) -> ReleaseState:
         state = states_of(self._log).get(release)
@@ -136,14 +160,3 @@ def _plan(text: str) -> Plan:
         return parse_plan(text, "plan")
     except ConfigurationError as error:
         raise InvalidRequest(error.message, param="plan", code="bad_plan") from None
-
-
-def _reason(why: str) -> str:
-    said = " ".join(why.split())
-    if not said:
-        raise InvalidRequest(
-            "why is empty; the history keeps who, when and why", param="why", code="why_empty"
-        )
-    if len(said) > MOST_REASON:
-        raise InvalidRequest(f"why has {len(said):,} letters; it takes {MOST_REASON}", param="why")
-    return said

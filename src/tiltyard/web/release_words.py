@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from markupsafe import Markup
 
-from tiltyard.events.schema import GateJudged
+from tiltyard.events.schema import GateJudged, ReleaseOrdered
 from tiltyard.rating.shares import Share
 from tiltyard.release.account import Account, GateAccount
 from tiltyard.release.gate_chart import NARROW, WIDE, Words, gate_chart
@@ -30,6 +32,7 @@ def progress_name(progress: str) -> str:
     """How far a stage came."""
     return {
         "done": gettext("passed"),
+        "overridden": gettext("overridden by a person"),
         "now": gettext("now"),
         "next": gettext("to come"),
         "never": gettext("not passed"),
@@ -71,14 +74,30 @@ def side_name(side: str) -> str:
     }[side]
 
 
-def order_name(order: str) -> str:
-    """What a person ordered."""
+def order_name(order: ReleaseOrdered) -> str:
+    """What a person ordered; an approval of what had not passed is called what it is."""
+    if order.against:
+        return gettext("overrode the gates")
     return {
         "approve": gettext("approved"),
         "pause": gettext("paused"),
         "resume": gettext("let it go on"),
         "abort": gettext("aborted"),
-    }[order]
+    }[order.order]
+
+
+class Lacking(NamedTuple):
+    """A gate that has not passed."""
+
+    title: str
+    says: str
+
+
+def not_passed(account: Account) -> list[Lacking]:
+    """What an approval now would go on without."""
+    gates = {(stage.index, gate.gate.name): gate for stage in account.stages for gate in stage.gates}
+    found = (gates[one.index, one.gate] for one in account.state.not_passed)
+    return [Lacking(gate_title(gate), verdict_sentence(gate)) for gate in found]
 
 
 def arm_name(arm: str) -> str:
@@ -126,20 +145,24 @@ def metric_name(metric: str) -> str:
         "cost": gettext("cost"),
         "human_win_rate": gettext("win rate with people"),
         "judge_win_rate": gettext("win rate with the judge"),
+        "reward_win_rate": gettext("win rate with the scorer"),
+        "expert_win_rate": gettext("win rate with experts"),
         "fixed_set": gettext("fixed set"),
     }
     return names.get(metric, metric.replace("_", " "))
 
 
 def gate_title(gate: GateAccount) -> str:
-    """A gate: metric, set, slice."""
-    parts = [metric_name(gate.gate.metric), gate.gate.set or "", str(gate.gate.slice)]
+    """A gate: metric, set or scorer, slice."""
+    parts = [metric_name(gate.gate.metric), gate.gate.set or gate.gate.scorer or "", str(gate.gate.slice)]
     return " · ".join(part for part in parts if part)
 
 
 def bound_of(gate: GateAccount) -> str:
     """What is allowed."""
     value = amount(gate, gate.threshold or 0.0)
+    if gate.gate.limit is not None and gate.more_is_better:
+        return gettext("at least %(value)s", value=value)
     if gate.gate.limit is not None:
         return gettext("at most %(value)s", value=value)
     return gettext("at most %(value)s worse", value=value.lstrip("-−"))
@@ -220,7 +243,7 @@ def waiting(state: ReleaseState) -> str:
     """What a release that stays waits for."""
     if state.paused:
         return gettext("A person paused it; somebody must let it go on.")
-    held = [judged for _, judged in state.judged if judged.verdict != "pass"]
+    held = [judged for judged in state.judged if judged.verdict != "pass"]
     if held:
         gates = {gate.name: GateAccount(gate) for gate in getattr(state.stage, "gates", ())}
         named = [gate_title(gates[one.gate]) for one in held if one.gate in gates]

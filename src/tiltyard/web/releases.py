@@ -11,12 +11,13 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from tiltyard.errors import InvalidRequest, NotFound, TiltyardError
+from tiltyard.identity.canonical import Json
 from tiltyard.release.report import value_of_field
 from tiltyard.release.signed_report import CARD, HTML, MARKDOWN, SIGNATURE, as_zip
 from tiltyard.release.state import ReleaseState
 from tiltyard.web import release_words
 from tiltyard.web.failures import json_response
-from tiltyard.web.release_api import account_json, state_json
+from tiltyard.web.release_api import account_json, split_json, state_json
 from tiltyard.web.release_operators import (
     REFUSED,
     SIGN_IN,
@@ -59,6 +60,7 @@ class OrderBody(Body):
     order: str
     why: str
     stage: int | None = None
+    override: bool = False
 
 
 class RollbackBody(Body):
@@ -139,6 +141,7 @@ class ReleasePages:
                 status=200 if error is None else error.status,
                 states=self._room.states(),
                 aliases=self._room.aliases(),
+                moved_by_hand=self._room.moved_by_hand(),
                 operator=operator,
                 words=release_words,
                 problems=() if error is None else told(error).splitlines(),
@@ -207,7 +210,11 @@ class ReleasePages:
             by = await operator_of(self._operators, request)
             if not stage.isdecimal():
                 raise InvalidRequest("stage must be a number; reload the page", param="stage")
-            await run_in_threadpool(lambda: self._room.order(release, what, by=by, why=why, stage=int(stage)))
+            # Whoever chose another order after all has not taken that box back: it says nothing of a pause.
+            knows = what == "approve" and form.get("override") == "yes"
+            await run_in_threadpool(
+                lambda: self._room.order(release, what, by=by, why=why, stage=int(stage), override=knows)
+            )
         except TiltyardError as error:
             return await self._release_page(request, error, order=what, why=why)
         return RedirectResponse(f"{PAGE}/{release}", status_code=303)
@@ -231,7 +238,9 @@ class ReleasePages:
     async def _api_list(self, request: Request) -> Response:
         await self._may_look(request)
         states = await run_in_threadpool(self._room.states)
-        return json_response({"releases": [state_json(state) for state in states]})
+        moved = await run_in_threadpool(self._room.moved_by_hand)
+        by_hand: list[Json] = [split_json(one) for one in moved]
+        return json_response({"releases": [state_json(state) for state in states], "moved_by_hand": by_hand})
 
     async def _api_one(self, request: Request) -> Response:
         await self._may_look(request)
@@ -259,7 +268,9 @@ class ReleasePages:
         body = await read_json(request, OrderBody)
         release = request.path_params["release"]
         made = await run_in_threadpool(
-            lambda: self._room.order(release, body.order, by=by, why=body.why, stage=body.stage)
+            lambda: self._room.order(
+                release, body.order, by=by, why=body.why, stage=body.stage, override=body.override
+            )
         )
         return json_response(made.model_dump(mode="json"), status=201)
 

@@ -51,6 +51,9 @@ def _words() -> dict[str, str]:
         ),
         "message_empty": gettext("The message is empty. Write a question for the two sides."),
         "moved_on": gettext("It has moved on since you looked. Look again, then order."),
+        "not_passed": gettext(
+            "Gates have not passed, so this approval is an override. Wait, or say that you know and why."
+        ),
         "release_ended": gettext("This release has ended; there is nothing to order."),
         "why_empty": gettext("Say why: the history keeps who, when and why."),
         "message_too_long": gettext("The message is too long. Shorten it."),

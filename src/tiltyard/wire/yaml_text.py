@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -61,6 +62,7 @@ def parse_yaml(
         raise ConfigurationError(f"{shown} line 1: {what}")
     _refuse_aliases(text, shown)
     _refuse_duplicates(root, shown)
+    _refuse_old_numbers(root, shown)
     try:
         return model.model_validate(value)
     except ValidationError as error:
@@ -117,6 +119,35 @@ def _refuse_duplicates(node: yaml.Node, shown: str) -> None:
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:
             _refuse_duplicates(value, shown)
+
+
+_OLD_NUMBERS: Final = (
+    (re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?"), "a number to the base of 60"),
+    (re.compile(r"[-+]?0[0-7_]+"), "an octal number"),
+    (re.compile(r"[-+]?0b[01_]+"), "a binary number"),
+    (re.compile(r"[-+]?0x[0-9a-fA-F_]+"), "a hexadecimal number"),
+)
+"""What YAML 1.1 reads as a number that nobody who writes it means: `1:30` is 90 and `010` is 8."""
+
+
+def _refuse_old_numbers(node: yaml.Node, shown: str, path: tuple[str, ...] = ()) -> None:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            _refuse_old_numbers(key, shown, (*path, str(key.value)))
+            _refuse_old_numbers(value, shown, (*path, str(key.value)))
+    elif isinstance(node, yaml.SequenceNode):
+        for number, value in enumerate(node.value):
+            _refuse_old_numbers(value, shown, (*path, str(number)))
+    elif isinstance(node, yaml.ScalarNode) and node.style is None and node.tag in _NUMBERS:
+        kind = next((said for pattern, said in _OLD_NUMBERS if pattern.fullmatch(node.value)), None)
+        if kind is not None:
+            raise ConfigurationError(
+                f"{shown} line {node.start_mark.line + 1}: {'.'.join(path)}: {node.value[:40]} is {kind} in YAML; "
+                f"write it plainly, such as 90, 90s or 30m, or in quotes if it is a text"
+            )
+
+
+_NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 def _refuse_aliases(text: str, shown: str) -> None:

@@ -22,7 +22,7 @@ from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import DefaultSampling, Deployment
 from tiltyard.identity.store import IdentityStore
 from tiltyard.kernels import BLOCK_TOKENS, NativeModel, choose_isa
-from tiltyard.models.cache import rehashed_model
+from tiltyard.models.cache import Rehashing
 from tiltyard.models.prompt import prompt_ids, refuse_too_long
 from tiltyard.models.resolve import ResolvedIdentity, render_prompt, resolve
 from tiltyard.models.stored import open_model, tokenizer_of
@@ -304,12 +304,13 @@ def load_host(
     """
     first = _one_way_of_holding(identities)
     cache = settings.packed_cache
-    weights_digest = rehashed_model(model_path)  # size and time prove nothing: registered means frozen
-    with open_model(model_path) as gguf, ThreadPoolExecutor(1) as aside:
+    with open_model(model_path) as gguf, ThreadPoolExecutor(2) as aside:
+        # Size and time prove nothing (registered means frozen), and hashing needs no Python: it goes on beside the rest.
+        weights = Rehashing(model_path, aside)
         # The vocabulary is Python's work and takes longest; packing needs no Python and goes on meanwhile.
         tokenizing = aside.submit(tokenizer_of, gguf)
         resolved = {
-            name: resolve(declaration, gguf, weights_digest, base_dir or model_path.parent)
+            name: resolve(declaration, gguf, weights.digest, base_dir or model_path.parent)
             for name, declaration in identities.items()
         }
         architecture = next(iter(resolved.values())).architecture
@@ -328,7 +329,7 @@ def load_host(
             isa=choose_isa(settings.isa),
             progress=heard,
             experts=settings.experts,
-            packing=None if cache is None else KeptPacking(cache, weights_digest),
+            packing=None if cache is None else KeptPacking(cache, weights.digest, weights.verify),
         )
         tokenizer = tokenizing.result()
         draft = (
@@ -385,6 +386,7 @@ def load_host(
         )
         for name, one in resolved.items()
     }
+    weights.verify()  # before anything is answered, or written down, under the name
     if store is not None:
         for identity in served.values():
             identity.resolved.put_artifacts(store)

@@ -31,6 +31,8 @@ class KeptPacking:
 
     cache: PackedCache
     weights: Digest
+    verify: Callable[[], None]
+    """Raises unless the bytes are those of the digest; asked before anything is kept under it."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ def load_native(
     except RuntimeError as error:  # what is written in between is experts
         raise _not_on_disk(experts, error) from error
     if packing is not None and kept is None and not on_disk:
+        packing.verify()
         packing.cache.keep(packing.weights, quantization, model, cached)
     return model
 

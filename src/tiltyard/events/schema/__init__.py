@@ -85,6 +85,7 @@ from tiltyard.events.schema.judging import (
 from tiltyard.events.schema.record import Choice, ContentRef, EventData, FinishReason, Seed, Side
 from tiltyard.events.schema.releasing import (
     GateJudged,
+    GateNotPassed,
     ReleaseEnded,
     ReleaseOrdered,
     ReleaseStarted,
@@ -148,6 +149,7 @@ __all__ = [
     "FeedbackReviewed",
     "FinishReason",
     "GateJudged",
+    "GateNotPassed",
     "GenerationFinished",
     "IdentityRegistered",
     "ImportedJudgment",

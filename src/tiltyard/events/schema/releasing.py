@@ -154,8 +154,19 @@ class GateJudged(EventData):
         return f"gate:{self.release}:{self.index}:{self.gate}:{self.number}"
 
 
+class GateNotPassed(Frozen):
+    """A gate that somebody went on without."""
+
+    index: int
+    """Place of its stage in the plan."""
+    gate: str
+    """Its name."""
+    words: str
+    """What it said at that moment."""
+
+
 class ReleaseOrdered(EventData):
-    """Written by `tiltyard release approve`, `pause`, `resume` and `abort`: what a person told a release."""
+    """Written by `tiltyard release approve`, `pause`, `resume` and `abort`, and by the page: what a person told a release."""
 
     TYPE: ClassVar[str] = "tiltyard.release.ordered.v1"
     release: str
@@ -168,6 +179,8 @@ class ReleaseOrdered(EventData):
     """Who."""
     why: str
     """In words."""
+    against: tuple[GateNotPassed, ...] = ()
+    """Of an approval: the gates that had not passed, which makes it an override; empty: all had, or an earlier version wrote it."""
 
 
 class ReleaseEnded(EventData):

@@ -41,7 +41,7 @@ const replace = (old, fresh) => {
 
 const atWork = (region) => region.contains(document.activeElement) && document.activeElement.matches("input, textarea, select, button");
 const typed = (region) => [...region.querySelectorAll("input:not([type=hidden]), textarea")].some((one) =>
-  one.type === "radio" ? one.checked !== one.defaultChecked : one.value !== one.defaultValue);
+  one.type === "radio" || one.type === "checkbox" ? one.checked !== one.defaultChecked : one.value !== one.defaultValue);
 
 // What a person writes stays as it is; what the server would draw now is compared without what was opened by hand.
 const drawn = new Map([...document.querySelectorAll("[data-live], [data-live-forms]")].map((one) => [one.id, one.outerHTML]));
