@@ -4,7 +4,7 @@ BIN := .venv/bin
 ARGS ?=
 JOBS ?= 2
 
-.PHONY: help up test conformance peers check format bench clean
+.PHONY: help up test conformance peers check format bench soak clean
 
 help:            ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -50,6 +50,10 @@ bench:           ## measure everything, beside the peers that are installed; wri
 	@$(PYTHON) tools/bootstrap.py web dev
 	@$(BIN)/tiltyard models pull
 	@$(BIN)/python bench/report.py $(ARGS)
+
+soak:            ## load, voters and chaos on a real server, then what it kept and leaked (ARGS="--minutes 10")
+	@$(PYTHON) tools/bootstrap.py web dev
+	@$(BIN)/python bench/soak.py $(ARGS)
 
 clean:           ## remove what was built
 	rm -rf .venv build

@@ -37,8 +37,10 @@ from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment, Weights
 from tiltyard.router.router import Router
 from tiltyard.router.tenants import TenantTerms
+from tiltyard.telemetry.tracing import open_tracing
 from tiltyard.wire.answers import usage_json
 from tiltyard.wire.sse import DONE_FRAME, frame
+from tiltyard.wire.telemetry import TelemetrySettings
 from tiltyard.wire.worker import FinishedAnswer, FinishedChoice, IdentityStatus, WorkerStatus
 
 MODEL = "scripted"
@@ -132,8 +134,10 @@ async def serve_gateway(worker_url: str, directory: Path) -> None:
         registry = Registry()
         registry.announce(MODEL, worker_url, await registry.ask(worker_url))
         watching = asyncio.create_task(registry.watch())
-        app = create_gateway(router=Router(registry), log=log, tenants={"bench": TERMS})
+        tracing = open_tracing(TelemetrySettings(), process="gateway", instance="bench")  # by OTEL_…
+        app = create_gateway(router=Router(registry), log=log, tenants={"bench": TERMS}, tracing=tracing)
         await serve(app, {"key": secret})
+        await asyncio.to_thread(tracing.close)
         watching.cancel()
         await registry.aclose()
 
@@ -162,12 +166,12 @@ class House:
 
 
 @contextmanager
-def running_house() -> Iterator[House]:
-    """Start both processes; end them after the block."""
+def running_house(**environment: str) -> Iterator[House]:
+    """Start both processes, the gateway with these further variables; end them after the block."""
     with tempfile.TemporaryDirectory() as directory:
         worker, facts = _started("worker")
         try:
-            gateway, gateway_facts = _started("gateway", facts["url"], directory)
+            gateway, gateway_facts = _started("gateway", facts["url"], directory, **environment)
             try:
                 yield House(facts["url"], gateway_facts["url"], gateway_facts["key"], gateway.pid)
             finally:
@@ -176,8 +180,8 @@ def running_house() -> Iterator[House]:
             _ended(worker)
 
 
-def _started(*words: str) -> tuple[subprocess.Popen[str], dict[str, str]]:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+def _started(*words: str, **more: str) -> tuple[subprocess.Popen[str], dict[str, str]]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | more
     process = subprocess.Popen(
         [sys.executable, __file__, *words], stdout=subprocess.PIPE, text=True, env=environment
     )

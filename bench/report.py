@@ -30,6 +30,7 @@ SCRIPTS: dict[str, tuple[bool, tuple[str, ...]]] = {
     "experts": (True, ("experts.py",)),
     "programs": (True, ("programs.py",)),
     "gateway": (True, ("gateway_overhead.py",)),
+    "tracing": (True, ("tracing_overhead.py",)),
     "streams": (True, ("open_streams.py",)),
     "cold-start": (False, ("cold_start.py", "MODEL")),
 }

@@ -91,6 +91,16 @@ def test_new_votes_are_judged_and_a_moment_of_the_past_knows_only_its_own(log: E
     assert recorded.admit(Window(), LATER, AT_ONCE).counts.votes == 2
 
 
+def test_votes_share_what_is_alike_in_all_of_them(log: EventLog) -> None:
+    """A soak showed what a vote takes for as long as a server runs: 1.25 kB; 0.9 with shared texts and no dictionaries."""
+    for number in range(2):
+        vote(log, number, "a")
+    first, second = RecordedVotes(log, Ruleset()).votes()
+    for name in ("behaviour_a", "behaviour_b", "identity_a", "identity_b", "tenant", "language", "category"):
+        assert getattr(first, name) is getattr(second, name), name
+    assert not hasattr(first, "__dict__")
+
+
 def test_the_first_ruleset_is_compared_with_every_vote_and_the_same_one_is_adopted_once(
     log: EventLog,
 ) -> None:

@@ -64,3 +64,14 @@ def test_no_limit_is_no_limit() -> None:
     limits = SessionLimits(SessionSettings(battles_per_voter=0, battles_per_network=0), clock_s=lambda: 0.0)
     for _ in range(2000):
         limits.note_battle("anna", "net_1")
+
+
+def test_whoever_was_silent_for_an_hour_takes_no_memory() -> None:
+    """A soak showed it: each voter who ever came was kept, at 900 bytes."""
+    now = [0.0]
+    limits = SessionLimits(SessionSettings(battles_per_network=0), clock_s=lambda: now[0])
+    for number in range(1000):
+        limits.note_battle(f"v{number}", "net_1")
+    now[0] = HOUR_S
+    limits.note_battle("late", "net_2")
+    assert list(limits._opened) == ["late", "net_2"]

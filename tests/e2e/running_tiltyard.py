@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import re
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,11 +54,32 @@ class Tiltyard:
 
     def wait_for(self, text: str) -> None:
         """Wait for a line that begins with `text`."""
+        self._wait(lambda line: line.startswith(text))
+
+    def _wait(self, found: Callable[[str], bool]) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not any(line.startswith(text) for line in self.lines):
+        while not any(found(line) for line in self.lines):
             line = self._queue.get(timeout=max(0.1, deadline - time.monotonic()))
             assert line is not None, "\n".join(["it ended:", *self.lines])
             self.lines.append(line.rstrip())
+
+    def wait_for_log(self, text: str) -> None:
+        """The same where the log is JSON lines: wait for a message that begins with `text`."""
+        self._wait(lambda line: message_of(line).startswith(text))
+
+    @property
+    def log_url(self) -> str:
+        """The address that it said in its log."""
+        match = re.search(r"OpenAI\s+(http://[^\s/]+)/v1", "\n".join(map(message_of, self.lines)))
+        assert match, self.lines
+        return match[1]
+
+    def so_far(self) -> list[str]:
+        """Every line so far."""
+        while not self._queue.empty():
+            if (line := self._queue.get()) is not None:
+                self.lines.append(line.rstrip())
+        return list(self.lines)
 
     def interrupt(self) -> int:
         """Press Ctrl-C; returns the exit status."""
@@ -96,3 +118,8 @@ class Tiltyard:
             for line in lines:
                 self._queue.put(line)
         self._queue.put(None)
+
+
+def message_of(line: str) -> str:
+    """What a JSON line of a log says; other lines say nothing here."""
+    return str(json.loads(line)["message"]) if line.startswith("{") else ""

@@ -183,6 +183,19 @@ def test_the_log_can_be_read_while_everything_runs(yard: Tiltyard, verb: list[st
     assert done.stdout.strip()
 
 
+def test_doctor_and_backup_work_while_everything_runs(yard: Tiltyard, tmp_path: Path) -> None:
+    port = yard.url.rpartition(":")[2]
+    done = yard.run("doctor", "--json", "--port", port)
+    found = {one["check"]: one for one in orjson.loads(done.stdout)["findings"]}
+    assert done.returncode == 0, done.stdout
+    assert found["port"]["told"] == f"tiltyard serves on 127.0.0.1:{port} (process {yard.process.pid})"
+    for check in ("server", "workers", "database", "seals", "keys", "model smollm2-135m"):
+        assert found[check]["status"] == "ok", found[check]
+    made = yard.run("backup", "create", "--to", str(tmp_path))
+    assert made.returncode == 0, made.stderr
+    assert yard.run("backup", "verify", "--to", str(tmp_path)).returncode == 0
+
+
 def test_kill_9_right_after_a_vote_loses_neither_the_vote_nor_the_answers(
     tmp_path: Path, model_path: Path
 ) -> None:

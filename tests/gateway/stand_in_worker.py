@@ -75,6 +75,7 @@ class StandIn:
         self.served: list[str] = []
         self.bodies: list[dict[str, object]] = []
         self.terms: list[dict[str, str]] = []
+        self.traces: list[dict[str, str]] = []
         self.state = "ready"
         self.on_idle: Callable[[], None] = lambda: None
         """Called when it drains and nothing runs any more: a process ends then, as a real worker's does."""
@@ -126,6 +127,7 @@ class StandIn:
         text = asked.messages[-1].content if isinstance(asked, ChatCompletionRequest) else str(asked.prompt)
         verb, _, count = text.partition(" ")
         self.terms.append({k: v for k, v in request.headers.items() if k in TERMS})
+        self.traces.append({k: v for k, v in request.headers.items() if k in ("traceparent", "tracestate")})
         if verb == "!late":
             error = {"message": "late", "type": "deadline_error", "param": "x-tiltyard-queue-deadline-ms"}
             return JSONResponse({"error": {**error, "code": "deadline_exceeded"}}, 504)

@@ -366,3 +366,16 @@ async def test_a_worker_of_ours_elsewhere_is_one_of_the_fleet(tmp_path: Path) ->
             assert (shown["kind"], shown["verified"], shown["added"]) == ("tiltyard", True, True)
             (event,) = running.happened(GenerationFinished)
             assert event.prompt_token_digest is not None
+
+
+async def test_an_added_engine_gets_the_trace_of_who_asks(tmp_path: Path) -> None:
+    server = ForeignServer(VLLM)
+    trace = {
+        "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        "tracestate": "vendor=1",
+    }
+    body = {"model": "it", "messages": [{"role": "user", "content": "x"}], "max_tokens": 4}
+    async with added(tmp_path, [server]) as running:
+        answer = await running.http.post("/v1/chat/completions", json=body, headers=trace)
+        assert answer.status_code == 200
+    assert {name: server.headers[-1][name] for name in trace} == trace

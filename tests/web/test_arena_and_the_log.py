@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx2
 import pytest
-from arena_standin import Gate, StandIn
-from arena_yard import CONTESTANTS, Yard, listen, open_battle
+from arena_standin import Gate
+from arena_yard import NAMES, Yard, held, listen, open_battle, vote, votes
 
 from tiltyard.arena.boards import Boards, Question
 from tiltyard.arena.recorded_votes import RecordedVotes
@@ -19,29 +18,11 @@ from tiltyard.events.schema import (
     BattleOpened,
     BattleTurnFinished,
     GenerationFinished,
-    VoteCast,
     VotesNotWritten,
 )
 from tiltyard.rating.options import RatingOptions
 from tiltyard.rating.ruleset import Ruleset
 from tiltyard.rating.slices import Condition
-
-NAMES = [one.name for one in CONTESTANTS]
-DIGESTS = [one.behaviour for one in CONTESTANTS]
-
-
-def vote(visitor: httpx2.Client, battle: str, token: str, choice: str = "a") -> httpx2.Response:
-    return visitor.post(f"/api/arena/battles/{battle}/vote", json={"vote_token": token, "choice": choice})
-
-
-def held(models: StandIn, gate: Gate, *, after: str = "first half, ") -> None:
-    """Make every model say something, wait at the gate, and then say its own name."""
-    for name in models.identities:
-        models.answers[name] = lambda _messages, name=name: [after, gate, f"then {name[::-1]}."]
-
-
-def votes(log: EventLog) -> list[VoteCast]:
-    return [event.data for event in log.read(types=[VoteCast]) if isinstance(event.data, VoteCast)]
 
 
 def test_a_battle_survives_a_restart_of_the_arena(open_yard: Callable[..., Yard]) -> None:
@@ -171,7 +152,7 @@ def test_votes_are_sliced_by_the_language_and_kind_of_their_first_message(yard: 
             listen(visitor, battle)
             assert vote(visitor, battle, token).status_code == 200
     boards = Boards(RecordedVotes(log, Ruleset(least_seconds=0)))
-    for condition, votes in (("category=code", 1), ("category=explanation", 2), ("language=zh-Hant", 1)):
+    for condition, count in (("category=code", 1), ("category=explanation", 2), ("language=zh-Hant", 1)):
         options = RatingOptions(conditions=(Condition.parse(condition),))
         board = boards.ask(Question(options), now_us=time.time_ns() // 1000).leaderboard
-        assert (condition, board.votes) == (condition, votes)
+        assert (condition, board.votes) == (condition, count)

@@ -51,6 +51,8 @@ from tiltyard.events.schema import (
 )
 from tiltyard.rating.category import category_of
 from tiltyard.rating.language import language_of
+from tiltyard.telemetry.trace_context import traceparent_now
+from tiltyard.telemetry.tracing import NO_TRACING, Tracing
 
 Pairing = Callable[[Sequence[Entrant], str, Randomness], Awaitable[Draw]]
 """Draws a pair of the contestants for a battle that opens with a message; raises `Unavailable` with too few."""
@@ -85,11 +87,12 @@ class Arena:
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
         appends: AppendTimes | None = None,
         screening: Screening | None = None,
+        tracing: Tracing = NO_TRACING,
     ) -> None:
         """`pairing` draws the pair: without it each is as likely as any other; no `sessions`, no limits by the hour.
 
         `appends` takes in how long each vote took to be durable; `screening` is what is done with personal data, nothing
-        where it is left out.
+        where it is left out; `tracing` is where spans go.
         """
         self.log = log
         self.client = client
@@ -115,6 +118,7 @@ class Arena:
             self._outages,
             answer_tokens=self.limits.answer_tokens,
             policy=self._screening.policy,
+            tracing=tracing,
         )
         self._restoring = asyncio.Lock()
 
@@ -227,6 +231,7 @@ class Arena:
             ),
             subject=name,
             source=SOURCE,
+            traceparent=traceparent_now(),
         )
         await self._unwritten.tell()
         async with battle.gate:

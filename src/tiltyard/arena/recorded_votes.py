@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from sys import intern
 from threading import Lock
 from typing import Final, NamedTuple
 
@@ -27,7 +28,7 @@ from tiltyard.rating.ruleset import Judged, Ruleset, admit_judged, admit_under, 
 _KEPT: Final = (BattleOpened, VoteCast, VoteWithdrawn, VoteReviewed, IdentityRegistered, SubjectErased)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RecordedVoteRow(VoteRow):
     """One vote, and what its battle's events say about it."""
 
@@ -58,7 +59,7 @@ class Reading(NamedTuple):
     """Of the last event among them, or of a battle's opening."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Opening:
     time_us: int
     network: str
@@ -116,10 +117,10 @@ class RecordedVotes:
                     case BattleOpened() as opened:
                         self._openings[opened.battle] = _Opening(
                             event.time_us,
-                            opened.network,
+                            intern(opened.network),
                             opened.prompt_digest,
-                            opened.language,
-                            opened.category,
+                            intern(opened.language),
+                            intern(opened.category),
                         )
                     case VoteCast() as vote:
                         opening = self._openings.pop(vote.battle, None)
@@ -204,14 +205,15 @@ def _row(
     return RecordedVoteRow(
         sequence=sequence,
         time_us=time_us,
-        tenant=tenant,
+        # Parsed, each vote would have texts of its own; most are the same few in all.
+        tenant=intern(tenant),
         battle=vote.battle,
-        voter=vote.voter,
+        voter=intern(vote.voter),
         choice=vote.choice,
-        identity_a=vote.identity_a,
-        identity_b=vote.identity_b,
-        behaviour_a=vote.behaviour_a,
-        behaviour_b=vote.behaviour_b,
+        identity_a=intern(vote.identity_a),
+        identity_b=intern(vote.identity_b),
+        behaviour_a=intern(vote.behaviour_a),
+        behaviour_b=intern(vote.behaviour_b),
         pair_probability=vote.pair_probability,
         side_probability=vote.side_probability,
         turns=vote.turns,

@@ -15,6 +15,8 @@ from tiltyard.errors import TiltyardError
 from tiltyard.events.ids import new_battle_id
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import BattleTurnFinished, BattleTurnStarted, BattleVoided, DataPolicy, Side
+from tiltyard.telemetry.trace_context import CURRENT, traceparent_of
+from tiltyard.telemetry.tracing import NO_TRACING, Span, Tracing
 
 SOURCE = "tiltyard/arena"
 
@@ -25,8 +27,16 @@ class Turns:
     """Asks, stops and settles; whoever calls `begin` holds the battle's gate."""
 
     def __init__(
-        self, log: EventLog, client: ModelClient, outages: Outages, *, answer_tokens: int, policy: DataPolicy
+        self,
+        log: EventLog,
+        client: ModelClient,
+        outages: Outages,
+        *,
+        answer_tokens: int,
+        policy: DataPolicy,
+        tracing: Tracing = NO_TRACING,
     ) -> None:
+        self._tracing = tracing
         self.outages = outages
         """Hears how each answer ended."""
         self._log = log
@@ -41,6 +51,15 @@ class Turns:
     async def begin(self, battle: Battle, message: Screened, *, number: int, attempt: int) -> None:
         """Record the message, and ask both sides; raises `StorageFailed`, and asks nobody, when the log refuses."""
         content = await asyncio.to_thread(self._log.content, battle.voter, message.text.encode())
+        span = self._tracing.begin(
+            "battle turn",
+            parent=CURRENT.get(),
+            attributes={
+                "tiltyard.battle": battle.id,
+                "tiltyard.battle.turn": number,
+                "tiltyard.battle.attempt": attempt,
+            },
+        )
         await self._log.append(
             BattleTurnStarted(
                 battle=battle.id,
@@ -52,6 +71,7 @@ class Turns:
             ),
             subject=battle.id,
             source=SOURCE,
+            traceparent=traceparent_of(span.trace),
             contents=[content],
         )
         turn = Turn(
@@ -64,13 +84,23 @@ class Turns:
         battle.turns[number:] = [turn]
         sides = {
             side: asyncio.create_task(
-                answer_side(self._client, battle, turn, side, max_tokens=self._answer_tokens),
+                answer_side(
+                    self._client,
+                    battle,
+                    turn,
+                    side,
+                    max_tokens=self._answer_tokens,
+                    tracing=self._tracing,
+                    trace=span.trace,
+                ),
                 name=f"{battle.id} {side}",
             )
             for side in SIDES
         }
         self._answering[battle.id] = sides
-        supervisor = asyncio.create_task(self._settle(battle, turn, sides), name=f"{battle.id} turn {number}")
+        supervisor = asyncio.create_task(
+            self._settle(battle, turn, sides, span), name=f"{battle.id} turn {number}"
+        )
         self._settling.add(supervisor)
         supervisor.add_done_callback(self._settling.discard)
         battle.notify()
@@ -92,7 +122,9 @@ class Turns:
         if self._settling:
             await asyncio.wait(self._settling)
 
-    async def _settle(self, battle: Battle, turn: Turn, sides: dict[Side, asyncio.Task[None]]) -> None:
+    async def _settle(
+        self, battle: Battle, turn: Turn, sides: dict[Side, asyncio.Task[None]], span: Span
+    ) -> None:
         await asyncio.wait(sides.values())
         for side, task in sides.items():
             answer = turn.answers[side]
@@ -120,6 +152,7 @@ class Turns:
                 ),
                 subject=battle.id,
                 source=SOURCE,
+                traceparent=traceparent_of(span.trace),
             )
             if failed and turn.number == 0:
                 await self._void(battle, turn, failed)
@@ -130,6 +163,7 @@ class Turns:
         finally:
             turn.settled = True
             self._answering.pop(battle.id, None)
+            span.end(error="side_failed" if failed else None)
             battle.notify()
 
     async def _void(self, battle: Battle, turn: Turn, failed: list[Side]) -> None:

@@ -12,6 +12,7 @@ from tiltyard.arena.voter import token_matches
 from tiltyard.errors import Conflict, InvalidRequest
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import Choice, Side, VoteCast
+from tiltyard.telemetry.trace_context import traceparent_now
 
 SOURCE = "tiltyard/arena"
 
@@ -56,7 +57,7 @@ async def cast(
         )
         began = time.perf_counter()
         try:
-            stored = await log.append(vote, subject=battle.id, source=SOURCE)
+            stored = await log.append(vote, subject=battle.id, source=SOURCE, traceparent=traceparent_now())
         except Conflict:
             # another process took this battle's vote: show what the log has
             if (known := await restore(log, battle.id)) is not None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from tiltyard.cli.run_metrics import show_run_metrics
 from tiltyard.evals.runner import Progress
 
 SECONDS_BETWEEN_LINES = 1.0
@@ -23,6 +24,13 @@ class ProgressLine:
 
     def __call__(self, progress: Progress) -> None:
         """Print the first and the last line of a run, and those between that are due."""
+        show_run_metrics(
+            progress.done,
+            progress.total,
+            failed=progress.failed,
+            unscored=progress.unscored,
+            mean=sum(progress.scores) / len(progress.scores) if progress.scores else None,
+        )
         now = self._clock()
         first = progress.run != self._run
         if first:

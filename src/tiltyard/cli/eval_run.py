@@ -26,6 +26,7 @@ from tiltyard.cli.eval_options import (
 from tiltyard.cli.eval_progress import ProgressLine
 from tiltyard.cli.eval_show import show
 from tiltyard.cli.options import FiniteRange, data_option
+from tiltyard.cli.run_metrics import metrics_option
 from tiltyard.client import ModelClient
 from tiltyard.errors import InvalidRequest
 from tiltyard.evals.contender import resolve
@@ -119,6 +120,7 @@ class Asked:
 )
 @click.option("--judge-pin", default="", help="What it is, where its server's names move: 2024-06-13.")
 @price_option
+@metrics_option("eval")
 @out_option
 @json_option
 def run(  # noqa: PLR0917  # click passes names

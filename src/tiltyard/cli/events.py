@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 from tiltyard.cli.consent_lines import consent_line
+from tiltyard.cli.events_evaluations import evaluations
+from tiltyard.cli.events_log import Progress, opened
 from tiltyard.cli.options import PlaceGroup, data_option, who
 from tiltyard.cli.settings import default_data_dir
 from tiltyard.errors import ContentMissing, NotFound
 from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.log import EventLog
-from tiltyard.events.places import keys_in, log_in
 from tiltyard.events.schema import (
     EVENT_TYPES,
     AnswerScored,
@@ -131,7 +129,7 @@ def tail(
     """Show the newest events, one a line."""
     write = _json_line if as_json else readable_line
     wanted = types or None
-    with _opened(context) as log:
+    with opened(context) as log:
         after = log.last_sequence()
         newest = list(log.read(types=wanted, subject=subject, limit=lines, newest_first=True))
         for event in reversed(newest):
@@ -155,7 +153,7 @@ def tail(
 @click.pass_context
 def show(context: click.Context, wanted: str, content: bool) -> None:
     """Show an event (by id or sequence), or every event about a subject."""
-    with _opened(context) as log, log.words("serve", reader="cli/events", who=who()) as vault:
+    with opened(context) as log, log.words("serve", reader="cli/events", who=who()) as vault:
         for event in _find(log, wanted):
             click.echo(json.dumps(event.to_cloudevent(), indent=2, ensure_ascii=False))
             for name, ref in content_refs_of(event.data) if content else ():
@@ -178,7 +176,7 @@ def show(context: click.Context, wanted: str, content: bool) -> None:
 @click.pass_context
 def verify(context: click.Context, *, head: str | None, content: bool, restored: bool) -> None:
     """Check events against their seals; exit 1 and name the first fault if there is one."""
-    with _opened(context) as log, _Progress("checking") as progress:
+    with opened(context) as log, Progress("checking") as progress:
         if restored:
             log.forget_head()
         report = log.verify(
@@ -196,9 +194,12 @@ def verify(context: click.Context, *, head: str | None, content: bool, restored:
 @click.pass_context
 def rebuild(context: click.Context) -> None:
     """Recreate every projection from the events."""
-    with _opened(context) as log, _Progress("rebuilding") as progress:
+    with opened(context) as log, Progress("rebuilding") as progress:
         events = log.rebuild(progress.show)
     click.echo(f"rebuilt the projections from {events:,} events")
+
+
+command.add_command(evaluations)
 
 
 def short_type(name: str) -> str:
@@ -378,32 +379,3 @@ def _find(log: EventLog, wanted: str) -> list[StoredEvent]:
     if not found:
         raise NotFound(f"no event has the sequence {wanted}; the newest is {log.last_sequence()}")
     return found
-
-
-@contextmanager
-def _opened(context: click.Context) -> Iterator[EventLog]:
-    data, log_url = context.obj
-    with EventLog.open(log_url or log_in(data), keys=keys_in(data), create=False) as log:
-        yield log
-
-
-class _Progress:
-    """A bar on a terminal, silence elsewhere."""
-
-    def __init__(self, label: str) -> None:
-        self._label = label
-        self._shown = False
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._shown:
-            click.echo(err=True)
-
-    def show(self, done: int, total: int) -> None:
-        """Draw how far it is."""
-        if not sys.stderr.isatty():
-            return
-        self._shown = True
-        click.echo(f"\r{self._label} {done:,} of {total:,} events", err=True, nl=False)

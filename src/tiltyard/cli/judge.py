@@ -19,6 +19,7 @@ from tiltyard.cli.judge_options import check_sharing, items_of, json_option, ope
 from tiltyard.cli.judge_reward import score, train
 from tiltyard.cli.judge_tables import Counting, run_json, show_attacks, show_drift, show_report, show_run
 from tiltyard.cli.options import config_option, data_option
+from tiltyard.cli.run_metrics import metrics_option
 from tiltyard.client import DEFAULT_URL, ModelClient
 from tiltyard.errors import ConfigurationError, InvalidRequest
 from tiltyard.events.log import EventLog
@@ -164,6 +165,7 @@ def asking_options(function: Command) -> Command:
             "--price", nargs=2, type=float, metavar="PROMPT COMPLETION", help="Dollars a million tokens."
         ),
         share_option,
+        metrics_option("judge"),
     )
     for option in reversed(options):
         function = option(function)

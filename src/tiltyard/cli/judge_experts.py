@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from tiltyard.cli.judge_options import items_of, json_option, opened
+from tiltyard.cli.judge_options import BATTLES, RUNS, items_of, json_option, opened
 from tiltyard.cli.judge_tables import show_experts
 from tiltyard.cli.options import config_option, data_option
+from tiltyard.client import DEFAULT_URL
 from tiltyard.errors import NotFound
+from tiltyard.judge.expert_links import DAYS, ExpertLink, write_link
 from tiltyard.judge.expert_results import expert_report
 from tiltyard.judge.experts import assign as assign_items
 from tiltyard.judge.experts import give as give_review
@@ -72,6 +75,31 @@ def assign(
             log, items_of(log, items).items, load_rubric(form), slice_name=slice_name, seed=seed
         )
     click.echo(f"{len(made):,} reviews assigned")
+
+
+@experts.command()
+@click.argument("form")
+@click.argument("items")
+@click.option("--reviewer", required=True)
+@click.option(
+    "--days", type=click.IntRange(1, 365), default=DAYS, show_default=True, help="How long it holds."
+)
+@click.option("--url", default=DEFAULT_URL, show_default=True, help="Where the reviewer reaches the server.")
+@data_option
+@config_option
+def link(
+    form: str, items: str, *, reviewer: str, days: int, url: str, data: Path | None, config: Path | None
+) -> None:
+    """Print the address of a reviewer's desk in a browser. Whoever has it is the reviewer: send it to nobody else."""
+    where = items if items in (BATTLES, RUNS) or items.startswith("evr_") else str(Path(items).resolve())
+    rubric = str(Path(form).resolve()) if form.endswith(".toml") or ".jsonl:" in form else form
+    with opened(data, config) as log:
+        load_rubric(rubric)
+        items_of(log, where)
+        if reviewer not in reviewers(log):
+            raise NotFound(f"no reviewer has the id {reviewer!r}", param="reviewer")
+        token = write_link(log, ExpertLink(reviewer, rubric, where, int(time.time()) + days * 86_400))
+    click.echo(f"{url.rstrip('/')}/experts/{token}")
 
 
 @experts.command(name="next")

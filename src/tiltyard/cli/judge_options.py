@@ -36,7 +36,7 @@ def check_sharing(items: str, url: str, *, ours: bool, share_words: bool) -> Non
         )
 
 
-def items_of(log: EventLog, where: str) -> ItemSet:
+def items_of(log: EventLog, where: str, *, quiet: bool = False) -> ItemSet:
     """Items of a file, of the arena, or answers of a fixed set that wait for experts or have been before them."""
     if where == RUNS or where.startswith("evr_"):
         return expert_items(log, None if where == RUNS else where)
@@ -48,7 +48,7 @@ def items_of(log: EventLog, where: str) -> ItemSet:
         for count, why in ((found.erased, "erased"), (found.unfinished, "unfinished"))
         if count
     ]
-    if left_out:
+    if left_out and not quiet:
         click.echo(f"battles left out: {', '.join(left_out)}", err=True)
     return found.items
 

@@ -15,6 +15,7 @@ import click
 from tiltyard.cli.judge_options import BATTLES, check_sharing, items_of, json_option, opened, share_option
 from tiltyard.cli.judge_tables import Counting, show_scores, show_training
 from tiltyard.cli.options import config_option, data_option
+from tiltyard.cli.run_metrics import metrics_option
 from tiltyard.client import DEFAULT_URL, ModelClient, Program
 from tiltyard.errors import ConfigurationError, InvalidRequest
 from tiltyard.events.log import EventLog
@@ -77,6 +78,7 @@ def train(items: str, seed: int, data: Path | None, config: Path | None, *, as_j
 @click.option("--model", help="Digest of a preference model; else the newest.")
 @click.option("--concurrency", type=click.IntRange(1, 256), default=16, show_default=True)
 @share_option
+@metrics_option("score")
 @click.option(
     "--days", type=click.IntRange(1), default=7, show_default=True, help="Of a window of the trend."
 )

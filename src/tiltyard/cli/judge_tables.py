@@ -14,6 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from tiltyard.cli.run_metrics import show_run_metrics
 from tiltyard.judge.arena_rank import RankAgreement
 from tiltyard.judge.bias import BiasReport
 from tiltyard.judge.bridge import Bridge, TrendLine
@@ -42,6 +43,7 @@ class Counting:
         self._shown_at = time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:  # noqa: D102  # the class says it
+        show_run_metrics(done, total)
         now = time.monotonic()
         if done < total and now - self._shown_at < SECONDS_BETWEEN_LINES:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 from typing import Any
 
@@ -11,7 +12,10 @@ import click
 from tiltyard import __version__
 from tiltyard.cli.terminal import guarded
 from tiltyard.errors import TiltyardError
+from tiltyard.telemetry.logs import is_json
 from tiltyard.wire.escaping import for_terminal
+
+_logger = logging.getLogger("tiltyard")
 
 VERBS = {
     "up": "Start everything on this machine: workers, gateway, arena.",
@@ -31,6 +35,10 @@ VERBS = {
     "data": "Find and replace what names a person in a text.",
     "release": "Bring a candidate to everyone, with evidence at each gate; say first what that takes.",
     "rollback": "Give an alias back to its last verified version.",
+    "doctor": "Look at everything that can be wrong here, and say what to do about it.",
+    "backup": "Copy the log while it is written, without people's keys; list and check copies.",
+    "restore": "Bring a backup back; whoever was erased stays erased.",
+    "upgrade": "Bring a log of an earlier version forward, after a backup.",
     "events": "Read, verify and rebuild the event log.",
     "replay": "Make a recorded answer, battle or leaderboard again and compare it.",
     "operations": "Say how serving went, slice by slice: latency, failures, cache hits.",
@@ -74,7 +82,10 @@ class Verbs(click.Group):
         try:
             return super().invoke(ctx)
         except TiltyardError as error:
-            click.echo(f"tiltyard: {for_terminal(error.message)}", err=True)
+            if is_json():
+                _logger.error("%s", error.message)
+            else:
+                click.echo(f"tiltyard: {for_terminal(error.message)}", err=True)
             ctx.exit(1)
 
 

@@ -22,6 +22,12 @@ host_option = click.option(
 )
 port_option = click.option("--port", type=click.IntRange(0, 65535), help="Port; 0 lets the system choose.")
 
+upgrade_option = click.option(
+    "--upgrade/--no-upgrade",
+    default=None,
+    help="Whether a log of an earlier version is brought forward first, after a backup; unless told, one in a file is.",
+)
+
 
 class PlaceGroup(click.Group):
     """A group whose own options may also stand after the verb: `events tail --data DIR` is what people type."""

@@ -97,3 +97,28 @@ class BarProgress:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+def telling(
+    stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+) -> Callable[[str, int, int], None]:
+    """Return what hears of `(what, done, total)` of anything countable: one line on a terminal, elsewhere a line now and then."""
+    out = stream or sys.stderr
+    shown: dict[str, float] = {}
+
+    def tell(what: str, done: int, total: int) -> None:
+        now = clock()
+        if what in shown and now - shown[what] < SECONDS_BETWEEN_LINES and done != total:
+            return
+        if out.isatty():
+            out.write(
+                f"\r\x1b[K{what}"
+                + (f" {done:,} of {total:,}" if total else "")
+                + ("\n" if done == total else "")
+            )
+        elif what not in shown or now - shown[what] >= SECONDS_BETWEEN_LINES:
+            out.write(what + (f" {done:,} of {total:,}" if total else "") + "\n")
+        out.flush()
+        shown[what] = now
+
+    return tell

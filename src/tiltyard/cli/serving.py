@@ -17,9 +17,11 @@ import uvicorn
 import uvloop
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
+from uvicorn.config import LOGGING_CONFIG
 
 from tiltyard import __version__
 from tiltyard.cli.address import OneAddress, is_loopback, is_wildcard, listen, refuse_strangers
+from tiltyard.cli.evaluation_export import open_sender, send_as_they_come
 from tiltyard.cli.forgetting import forget_erased
 from tiltyard.cli.launching import (
     Rolls,
@@ -32,6 +34,7 @@ from tiltyard.cli.launching import (
 from tiltyard.cli.progress import progress_on
 from tiltyard.cli.screening import screens
 from tiltyard.cli.settings import Settings
+from tiltyard.cli.upgrade import upgrade_at_start
 from tiltyard.cli.workers import (
     check_machine,
     fetch_models,
@@ -61,7 +64,11 @@ from tiltyard.router.load import Loads
 from tiltyard.router.redis_ledger import RedisLedger
 from tiltyard.router.router import Router
 from tiltyard.router.tenants import UNLIMITED, TenantTerms
+from tiltyard.telemetry.export_metrics import ExportMetrics
+from tiltyard.telemetry.fleet_metrics import FleetMetrics
+from tiltyard.telemetry.logs import announce, is_json, open_log
 from tiltyard.telemetry.objective_metrics import ObjectiveMetrics
+from tiltyard.telemetry.tracing import NO_TRACING, Tracing, open_tracing
 from tiltyard.wire.hosts import LOOPBACK_NAMES
 from tiltyard.wire.worker import WorkerSpec
 
@@ -83,17 +90,27 @@ class Running:
     loads: Loads
     hosts: frozenset[str] = LOOPBACK_NAMES
     """Names under which this server is served."""
+    tracing: Tracing = NO_TRACING
+    """Where spans go."""
 
 
 MakePages = Callable[[Running], Starlette]
 """The app of the pages; `app.state.collectors` are metrics of theirs, for `/metrics`."""
 
 
-def serve(settings: Settings, *, host: str | None, port: int | None, make_pages: MakePages | None) -> None:
+def serve(
+    settings: Settings,
+    *,
+    host: str | None,
+    port: int | None,
+    make_pages: MakePages | None,
+    upgrade: bool | None = None,
+) -> None:
     """Serve until Ctrl-C or SIGTERM; raises a `TiltyardError` when something keeps it from starting."""
     signal.signal(
         signal.SIGUSR1, signal.SIG_IGN
     )  # a restart that is asked for too early; `Rolls` obeys later
+    open_log(settings.file.log, process="gateway", instance=socket.gethostname())
     check_machine(settings)
     check_exposure(
         settings,
@@ -108,6 +125,7 @@ def serve(settings: Settings, *, host: str | None, port: int | None, make_pages:
         say(f"tiltyard {__version__}  settings {settings.path or 'as shipped'}")
         prepare_data_directory(settings)
         with sole_server_of(settings.data_dir):
+            upgrade_at_start(settings, upgrade)
             specs = (
                 worker_specs(settings, fetch_models(settings, progress_on()))
                 if starts_workers(settings)
@@ -149,6 +167,9 @@ async def serve_until_told(
     hosts = (*server_settings.hosts, *(() if is_wildcard(host) else (host,)))
     house_key = secrets.token_urlsafe(32)
     told = asyncio.Event()
+    telemetry, instance = settings.file.telemetry, socket.gethostname()
+    tracing = open_tracing(telemetry, process="gateway", instance=instance)
+    sender = open_sender(telemetry, instance=instance) if telemetry.evaluations else None
     keeping: list[asyncio.Task[None]] = []
     with told_by_signals(told) as again, Rolls() as rolls:
         registry = Registry()
@@ -190,12 +211,21 @@ async def serve_until_told(
             pages = (
                 make_pages(
                     Running(
-                        settings, log, registry, client, objectives, router.loads, LOOPBACK_NAMES | set(hosts)
+                        settings,
+                        log,
+                        registry,
+                        client,
+                        objectives,
+                        router.loads,
+                        LOOPBACK_NAMES | set(hosts),
+                        tracing,
                     )
                 )
                 if make_pages
                 else None
             )
+            export = ExportMetrics()
+            fleet = FleetMetrics(lambda: launcher.groups, lambda: waiting.waiting_requests)
             gateway = create_gateway(
                 router=router,
                 log=log,
@@ -206,11 +236,14 @@ async def serve_until_told(
                 require_keys=server_settings.require_keys,
                 house_key=house_key,
                 collectors=(
+                    fleet,
+                    *((export,) if sender is not None else ()),
                     ObjectiveMetrics(Figures(objectives)),
                     *(() if pages is None else pages.state.collectors),
                 ),
                 screens=screens(settings),
                 waiting=waiting,
+                tracing=tracing,
             )
             app = OneAddress(gateway, pages)
             server = Server(
@@ -226,12 +259,15 @@ async def serve_until_told(
             ]
             if (hours := settings.file.data.retain_hours) > 0:
                 housekeeping.append(asyncio.create_task(retain_regularly(log, hours * 3600.0)))
+            if sender is not None:
+                path = settings.data_dir / "telemetry.json"
+                housekeeping.append(asyncio.create_task(send_as_they_come(log, sender, path, export)))
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             scaler = autoscaler_of(settings, launcher, router, waiting, membership.members)
             keeping.append(asyncio.create_task(scaler.watch()))
             rolls.begin(launcher, settings.file.server.drain_seconds, say)
             closed = server_settings.require_keys or bool(log.api_keys())
-            show_doors(settings, url, arena=pages is not None, closed=closed)
+            show_doors(settings, url, arena=pages is not None, closed=closed, traced=tracing.recording)
             await asyncio.wait({serving, stop}, return_when=asyncio.FIRST_COMPLETED)
             say("draining: answers in flight may end (Ctrl-C again ends them now)")
             server.should_exit = True
@@ -256,6 +292,9 @@ async def serve_until_told(
             await launcher.stop(drain_s=5.0)
             await client.aclose()
             await registry.aclose()
+            if sender is not None:
+                sender.close()
+            await asyncio.to_thread(tracing.close)
             stop.cancel()
 
 
@@ -281,6 +320,7 @@ def server_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
         http=CarefulConnection,
         ws=CarefulSocket,
         log_level="warning",
+        log_config=None if is_json() else LOGGING_CONFIG,
         access_log=False,
         server_header=False,
         proxy_headers=bool(server.trusted_proxies),
@@ -369,7 +409,7 @@ def show_workers(registry: Registry) -> None:
         say(f"  worker   {worker.name}: {served or f'nothing yet ({worker.why})'}")
 
 
-def show_doors(settings: Settings, url: str, *, arena: bool, closed: bool) -> None:
+def show_doors(settings: Settings, url: str, *, arena: bool, closed: bool, traced: bool) -> None:
     """Say where everything is, and whether a key is needed."""
     names = (*settings.file.aliases, *settings.identities, *settings.file.router.added_identities)
     model = next(iter(names))
@@ -379,10 +419,20 @@ def show_doors(settings: Settings, url: str, *, arena: bool, closed: bool) -> No
         say(f"  releases {url}/releases")
     key = "a key of `tiltyard keys create`" if closed else "any key"
     say(f'  OpenAI   {url}/v1  (model "{model}", {key})')
+    if traced:
+        say(
+            f"  traces   to {settings.file.telemetry.endpoint or 'the collector of the environment'}{words_leave(settings)}"
+        )
     say(f"  data     {settings.data_dir}")
     say("ready; Ctrl-C drains and ends")
 
 
+def words_leave(settings: Settings) -> str:
+    """What is said where prompts and answers go to the collector too."""
+    content = settings.file.telemetry.content
+    return "" if content == "never" else f", with prompts and answers ({content.replace('-', ' ')})"
+
+
 def say(text: str) -> None:
     """One line for the person who started us."""
-    click.echo(text)
+    announce(text, click.echo)

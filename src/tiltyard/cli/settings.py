@@ -33,6 +33,7 @@ from tiltyard.rating.costs import CostSettings
 from tiltyard.router.router import GATE_TOKENS
 from tiltyard.router.tenants import TenantTerms
 from tiltyard.wire.leniency import UnknownFields
+from tiltyard.wire.telemetry import LogSettings, TelemetrySettings
 from tiltyard.wire.terms import DEFAULT_WEIGHTS
 
 FILE_NAME = "tiltyard.toml"
@@ -45,6 +46,7 @@ ENVIRONMENT = {
     "TILTYARD_LOG": "the event log, where it is not log.db in the data directory: a path or postgresql://…",
     "TILTYARD_KEYS": "the keys of data subjects, where they are not keys.db there: another postgresql://…",
     "TILTYARD_MASTER_KEY": "the file of the master key, where it is not master.key there",
+    "TILTYARD_BACKUPS": "where backups are, if not in `backups` in the data directory",
     "TILTYARD_LIMITS_URL": "where tenants' accounts are kept, as `server.limits_url`: redis://…",
     "TILTYARD_API_KEY": "the key that `tiltyard chat` and `tiltyard eval` show",
     "TILTYARD_ISA": "instruction set of the kernels: avx512_vnni, avx512, avx2, neon_dot, neon or scalar",
@@ -217,6 +219,8 @@ class SettingsFile(Frozen):
     data: DataSettings = DataSettings()
     workers: WorkerSettings = WorkerSettings()
     router: RouterSettings = RouterSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+    log: LogSettings = LogSettings()
     objectives: dict[Name, ObjectiveSettings] = Field(default_factory=dict)
     regions: dict[RegionName, RegionName] = Field(default_factory=dict)
     """Where workers are, by patterns of their names; the first that fits holds."""

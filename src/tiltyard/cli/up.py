@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import click
@@ -24,8 +25,9 @@ from tiltyard.arena.outages import Outages
 from tiltyard.arena.pairing import Entrant
 from tiltyard.arena.recorded_votes import RecordedVotes
 from tiltyard.arena.sessions import SessionLimits
+from tiltyard.cli.judge_options import items_of
 from tiltyard.cli.operators import KeyOperators
-from tiltyard.cli.options import config_option, data_option, host_option, port_option
+from tiltyard.cli.options import config_option, data_option, host_option, port_option, upgrade_option
 from tiltyard.cli.reviewers import reviewers
 from tiltyard.cli.rulesets import ruleset_of
 from tiltyard.cli.screening import redactors, screening
@@ -40,8 +42,10 @@ from tiltyard.release.history import Version
 from tiltyard.release.reconciler import Reconciler
 from tiltyard.release.shadow_judging import ShadowJudging
 from tiltyard.telemetry.arena_metrics import ArenaMetrics
+from tiltyard.telemetry.release_metrics import ReleaseMetrics
 from tiltyard.web.app import create_web
 from tiltyard.web.data import data_routes
+from tiltyard.web.experts import expert_routes
 from tiltyard.web.health import figures_of, health_routes
 from tiltyard.web.leaderboard import leaderboard_routes
 from tiltyard.web.my_data import EraseVoter
@@ -60,9 +64,12 @@ from tiltyard.web.sensors import sensor_routes
 @port_option
 @data_option
 @config_option
-def command(host: str | None, port: int | None, data: Path | None, config: Path | None) -> None:
+@upgrade_option
+def command(
+    *, host: str | None, port: int | None, data: Path | None, config: Path | None, upgrade: bool | None
+) -> None:
     """Serve models, the OpenAI protocol, the arena and the leaderboard. Ctrl-C drains and ends with status 0."""
-    serve(load_settings(config, data_dir=data), host=host, port=port, make_pages=make_pages)
+    serve(load_settings(config, data_dir=data), host=host, port=port, make_pages=make_pages, upgrade=upgrade)
 
 
 def make_pages(running: Running) -> Starlette:
@@ -107,10 +114,11 @@ def make_pages(running: Running) -> Starlette:
     )
     releases = ReleasePages(ReleaseRoom(log, running.settings.file.aliases), operators)
     pairing = running.settings.file.arena.pairing
-    reconciler = Reconciler(log, recorded=recorded)
+    release_metrics = ReleaseMetrics()
+    reconciler = Reconciler(log, recorded=recorded, metrics=release_metrics)
     return with_releases(
         reconciler,
-        ShadowJudging(log, running.client, lambda: reconciler.under_way),
+        ShadowJudging(log, running.client, lambda: reconciler.under_way, metrics=release_metrics),
         create_web(
             log=log,
             client=running.client,
@@ -122,6 +130,7 @@ def make_pages(running: Running) -> Starlette:
                 *operations_routes(running.objectives, costs, admins),
                 *operations.routes(),
                 *data_routes(log),
+                *expert_routes(log, partial(items_of, quiet=True)),
                 *review_routes(recorded, reviewers(log)),
                 *feedback_routes(log, operators, redactors(running.settings)),
                 *releases.routes(),  # after the one above: any word may be a release's id
@@ -134,9 +143,10 @@ def make_pages(running: Running) -> Starlette:
             appends=appends,
             screening=screening(running.settings),
             erase=eraser(running),
-            collectors=[metrics],
+            collectors=[metrics, release_metrics],
             replay=replay_command(running.settings),
             allowed_hosts=running.hosts,
+            tracing=running.tracing,
         ),
     )
 

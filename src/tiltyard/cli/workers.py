@@ -192,6 +192,8 @@ def worker_specs(settings: Settings, paths: Mapping[str, Path]) -> list[WorkerSp
                 expert_directory=str(settings.cache_dir / "experts") if options.expert_memory_mb else None,
                 expert_memory_bytes=options.expert_memory_mb << 20,
                 identity_store=str(settings.identity_dir),
+                telemetry=settings.file.telemetry,
+                log=settings.file.log,
             )
         )
     return specs

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, func, insert, select
 from tiltyard.errors import Conflict, TiltyardError
 from tiltyard.events.dialect import Database
 from tiltyard.events.envelope import StoredEvent
+from tiltyard.events.migrations import refuse_moved
 from tiltyard.events.permissions import scopes_of
 from tiltyard.events.projections import project
 from tiltyard.events.roles import Role, role_refusal
@@ -76,6 +77,7 @@ class Committer:
         """Store drafts in one durable transaction; raises `StorageFailed` when none of them was stored."""
         erased = self._vault.keep_keys(content.key for draft in drafts for content in draft.contents)
         with self._database.writing() as connection:
+            refuse_moved(connection, self._database.name)
             taken = _taken_keys(connection, drafts)
             erased |= _keys_before_erasure(connection, drafts)
             outcomes: list[Outcome] = []

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, cast
+from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, MetaData, Table, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
@@ -108,13 +109,13 @@ class SqliteDatabase(Database):
 
     _writing_options = MappingProxyType({_WRITES: True})
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
         engine = create_engine(
-            f"sqlite+pysqlite:///{path}",
+            f"sqlite+pysqlite:///{reading_uri(path)}&uri=true" if read_only else f"sqlite+pysqlite:///{path}",
             connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
         )
-        event.listen(engine, "connect", _configure_sqlite)
+        event.listen(engine, "connect", _configure_sqlite_reader if read_only else _configure_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         super().__init__(str(path), engine)
 
@@ -259,27 +260,42 @@ class PostgresDatabase(Database):
         return "Nothing was acknowledged as stored."
 
 
-def open_database(url: str | Path) -> Database:
-    """Choose the database by URL; a path (or `sqlite:///path`) is a SQLite file.
+def open_database(url: str | Path, *, read_only: bool = False) -> Database:
+    """Choose the database by URL; a path (or `sqlite:///path`) is a SQLite file, of which `read_only` changes nothing.
 
     Raises `ConfigurationError` for a URL of another kind.
     """
     if isinstance(url, Path):
-        return SqliteDatabase(url)
+        return SqliteDatabase(url, read_only=read_only)
     if "://" not in url:
-        return SqliteDatabase(Path(url))
+        return SqliteDatabase(Path(url), read_only=read_only)
     try:
         parsed = make_url(url)
     except ArgumentError as error:
         raise ConfigurationError(f"the log's address {url!r} is not a URL: {error}") from error
     kind = parsed.drivername.partition("+")[0]
     if kind == "sqlite" and parsed.database and parsed.database != ":memory:":
-        return SqliteDatabase(Path(parsed.database))
+        return SqliteDatabase(Path(parsed.database), read_only=read_only)
     if kind in {"postgresql", "postgres"}:
         return PostgresDatabase(url)
     raise ConfigurationError(
         f"the log's address begins with {parsed.drivername!r}; write a path, sqlite:///path or postgresql://…"
     )
+
+
+def reading_uri(path: Path) -> str:
+    """Address of a SQLite file for somebody who only reads, which leaves the directory as it is.
+
+    Without a write-ahead log beside it a reader would make one, and only one that may write takes it away again.
+    """
+    alone = not path.with_name(path.name + "-wal").exists() and os.access(path.parent, os.W_OK)
+    mode = "rw" if alone and os.access(path, os.W_OK) else "ro"
+    return f"file:{quote(str(path.absolute()))}?mode={mode}"
+
+
+def _configure_sqlite_reader(connection: sqlite3.Connection, _record: object) -> None:
+    connection.isolation_level = None
+    connection.execute("PRAGMA query_only=ON")
 
 
 def _configure_sqlite(connection: sqlite3.Connection, _record: object) -> None:

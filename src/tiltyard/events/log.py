@@ -32,6 +32,7 @@ from tiltyard.events.envelope import StoredEvent, check_name, check_traceparent,
 from tiltyard.events.expiring import Expiring
 from tiltyard.events.ids import new_id
 from tiltyard.events.master_key import MasterKey
+from tiltyard.events.migrations import PROJECTIONS_FACT, set_fact
 from tiltyard.events.permissions import (
     PermissionQueries,
     PurposeRefused,
@@ -50,7 +51,7 @@ from tiltyard.events.reading import Words
 from tiltyard.events.schema import ContentRead, ContentRef, EventData, Purpose, SubjectErased
 from tiltyard.events.seals import Sealer
 from tiltyard.events.signing import Signature, Signer
-from tiltyard.events.tables import contents, events, key_uses
+from tiltyard.events.tables import PROJECTIONS_VERSION, contents, events, key_uses
 from tiltyard.events.vault import NewContent, Vault
 from tiltyard.events.verification import Head, HeadKeeper, Verification, VerifyReport
 from tiltyard.events.writer import GroupCommitWriter
@@ -109,11 +110,13 @@ class EventLog(Queries, PermissionQueries):
         keys: Path | KeysPlace,
         create: bool = True,
         clock_ns: Callable[[], int] = time.time_ns,
+        report: Callable[[int, int], None] | None = None,
     ) -> EventLog:
         """Open the log at a path (SQLite) or a `postgresql://` URL, with its keys' database.
 
         The master key is `master.key` beside `keys` unless a `KeysPlace` names another file. Log and keys are made
-        when missing; with `create=False` that is a `ConfigurationError`. Raises `StorageFailed` when the disk refuses.
+        when missing; with `create=False` that is a `ConfigurationError`, as is a log of another version. `report` hears of
+        `(events read, events in the log)` where projections have to be made anew. Raises `StorageFailed` when the disk refuses.
         """
         place = KeysPlace(keys, keys.with_name("master.key")) if isinstance(keys, Path) else keys
         if place.database == url:
@@ -131,13 +134,13 @@ class EventLog(Queries, PermissionQueries):
                     one.refuse_to_be_made()
             master = MasterKey.load_or_create(place.master_key, create=create)
             prepare_keys(key_database, master, place.master_key)
-            log_id, lacks_projections = prepare_log(database)
+            log_id, stale = prepare_log(database)
             log = cls(database, log_id, key_database, master, clock_ns)
-            if lacks_projections:
+            if stale:
                 _logger.warning(
                     "recreating the projections of %s, a log of an earlier version", database.name
                 )
-                log.rebuild()
+                log.rebuild(report)
             if_refused.pop_all()
         return log
 
@@ -351,6 +354,7 @@ class EventLog(Queries, PermissionQueries):
                 done = page[-1].sequence
                 if report is not None:
                     report(done, total)
+            set_fact(connection, PROJECTIONS_FACT, str(PROJECTIONS_VERSION))
         return done
 
     def close(self) -> None:

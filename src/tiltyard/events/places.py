@@ -25,16 +25,24 @@ class KeysPlace(NamedTuple):
 
 def log_in(data: Path) -> Path | str:
     """`TILTYARD_LOG`, else `log.db` in the data directory."""
-    return os.environ.get(LOG) or data / "log.db"
+    return _place(os.environ.get(LOG)) or data / "log.db"
 
 
 def keys_in(data: Path) -> KeysPlace:
     """`TILTYARD_KEYS` and `TILTYARD_MASTER_KEY`, else `keys.db` and `master.key` in the data directory."""
     master = os.environ.get(MASTER_KEY)
     return KeysPlace(
-        os.environ.get(KEYS) or data / "keys.db",
+        _place(os.environ.get(KEYS)) or data / "keys.db",
         Path(master).expanduser() if master else data / "master.key",
     )
+
+
+def _place(told: str | None) -> Path | str | None:
+    """What was told, as a path where it is a file: a URL is a server's."""
+    if not told:
+        return None
+    file = told.removeprefix("sqlite:///")
+    return Path(file).expanduser() if "://" not in file else told
 
 
 def is_there(place: Path | str) -> bool:

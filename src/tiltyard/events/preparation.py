@@ -10,39 +10,50 @@ from tiltyard.errors import ConfigurationError
 from tiltyard.events.dialect import Database
 from tiltyard.events.ids import new_id
 from tiltyard.events.master_key import MasterKey
+from tiltyard.events.migrations import (
+    PROJECTIONS_FACT,
+    current_facts,
+    facts_of,
+    refuse_older,
+    version_of,
+)
 from tiltyard.events.tables import (
     PROJECTIONS,
-    SCHEMA_VERSION,
+    PROJECTIONS_VERSION,
     key_info,
     keys_metadata,
     log_info,
     log_metadata,
 )
 
+APPEND_ONLY = ("events", "seals")
+
 
 def prepare_log(database: Database) -> tuple[str, bool]:
-    """Make the log's tables if there are none; return the log's id, and whether projections that it lacked have to be filled."""
-    facts, lacks_projections = _facts(database), False
+    """Make the log's tables if there are none; return the log's id, and whether its projections have to be made anew.
+
+    Raises `ConfigurationError` for a log of another version, saying what to do.
+    """
+    facts = facts_of(database)
     if facts is None:
-        database.create(log_metadata, append_only=("events", "seals"))
+        database.create(log_metadata, append_only=APPEND_ONLY)
         with database.writing() as connection:
             # Of several processes that start together the first one names the log.
             if connection.execute(select(log_info)).first() is None:
-                rows = [
-                    {"name": "log_id", "value": new_id()},
-                    {"name": "schema_version", "value": str(SCHEMA_VERSION)},
-                ]
-                connection.execute(insert(log_info), rows)
-        facts = _facts(database)
-    elif not database.has(*PROJECTIONS):  # a log of an earlier version
-        database.create(log_metadata, append_only=("events", "seals"))
-        lacks_projections = True
-    if facts is None or facts.get("schema_version") != str(SCHEMA_VERSION):
-        found = None if facts is None else facts.get("schema_version")
+                rows = {"log_id": new_id(), **current_facts()}
+                connection.execute(
+                    insert(log_info), [{"name": name, "value": value} for name, value in rows.items()]
+                )
+        facts = facts_of(database) or {}
+    refuse_older(version_of(facts, database.name), database.name)
+    projections = facts.get(PROJECTIONS_FACT, "0")
+    if not projections.isdecimal() or int(projections) > PROJECTIONS_VERSION:
         raise ConfigurationError(
-            f"{database.name} is a log of version {found}; this tiltyard reads version {SCHEMA_VERSION}"
+            f"{database.name} has projections of version {projections[:40]}, made by a newer tiltyard; this one makes version "
+            f"{PROJECTIONS_VERSION}. Install the newer one again"
         )
-    return facts["log_id"], lacks_projections
+    stale = int(projections) < PROJECTIONS_VERSION or not database.has(*PROJECTIONS)
+    return facts["log_id"], stale
 
 
 def prepare_keys(database: Database, master: MasterKey, key_file: Path) -> None:
@@ -66,11 +77,3 @@ def prepare_keys(database: Database, master: MasterKey, key_file: Path) -> None:
 
 
 _FINGERPRINT = select(key_info.c.value).where(key_info.c.name == "master_fingerprint")
-
-
-def _facts(database: Database) -> dict[str, str] | None:
-    if not database.has(log_info):
-        return None
-    with database.reading() as connection:
-        rows = connection.execute(select(log_info.c.name, log_info.c.value)).all()
-    return {row.name: row.value for row in rows} or None

@@ -12,7 +12,19 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import cast
 
-from sqlalchemy import Connection, Delete, Insert, Update, bindparam, case, delete, insert, or_, update
+from sqlalchemy import (
+    Connection,
+    Delete,
+    Insert,
+    Update,
+    bindparam,
+    case,
+    delete,
+    insert,
+    inspect,
+    or_,
+    update,
+)
 
 from tiltyard.events.envelope import StoredEvent
 from tiltyard.events.schema import (
@@ -139,9 +151,15 @@ def project(connection: Connection, events: Iterable[StoredEvent]) -> None:
 
 
 def clear(connection: Connection) -> None:
-    """Empty every projection."""
+    """Empty every projection, and give each the shape that it has now."""
+    found = inspect(connection)
     for table in PROJECTIONS:
-        connection.execute(delete(table))
+        if found.has_table(table.name):
+            if {column["name"] for column in found.get_columns(table.name)} == set(table.columns.keys()):
+                connection.execute(delete(table))
+                continue  # made anew, it would lose what it grants to others
+            table.drop(connection)
+        table.create(connection)
 
 
 def _changes(event: StoredEvent) -> Iterator[Change]:

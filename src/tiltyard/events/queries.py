@@ -55,7 +55,7 @@ _ENVELOPE = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # there are as many in memory as there are votes
 class VoteRow:
     """One vote, as ratings read it."""
 

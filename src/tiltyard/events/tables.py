@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Boolean, Column, Float, Index, Integer, LargeBinary, MetaData, Table, Text
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""Of everything but the projections; one more for each change, with a step in `migrations.py`."""
+PROJECTIONS_VERSION = 1
+"""One more for each change of a projection's columns or meaning: a log with fewer gets all of them anew."""
 
 log_metadata = MetaData()
 keys_metadata = MetaData()

@@ -151,13 +151,17 @@ class Verification:
         heads_to_meet: tuple[Head, ...],
         read_content: Callable[[ContentRef], bytes] | None,
         report: Callable[[int, int], None] | None,
+        *,
+        after: Seal | None = None,
     ) -> None:
+        """`after` is a seal that is taken as it is: only what stands behind it is checked."""
         self._database = database
         self._sealer = sealer
         self._heads = heads_to_meet
         self._read_content = read_content
         self._report = report
-        self._seal: Seal | None = None
+        self._after = after
+        self._seal = after
         self._events = 0
         self._contents = 0
         self._erased = 0
@@ -188,8 +192,9 @@ class Verification:
                 )
             ).scalar()
         # What is sealed never changes, so from here on each page may be its own transaction.
-        rows = self._rows(last)
-        for seal in self._seals(newest.number if newest else 0):
+        begin = self._after
+        rows = self._rows(last, after=begin.last_sequence if begin else 0)
+        for seal in self._seals(newest.number if newest else 0, after=begin.number if begin else -1):
             self._check_seal(seal, list(islice(rows, max(0, seal.last_sequence - seal.first_sequence + 1))))
             self._seal = seal
             if self._report is not None:
@@ -280,8 +285,8 @@ class Verification:
                 ) from error
             self._contents += 1
 
-    def _seals(self, last: int) -> Iterator[Seal]:
-        number = -1
+    def _seals(self, last: int, *, after: int) -> Iterator[Seal]:
+        number = after
         while True:
             query = select(seals).where(seals.c.number > number, seals.c.number <= last)
             with self._database.reading() as connection:
@@ -292,8 +297,8 @@ class Verification:
                 return
             number = page[-1]["number"]
 
-    def _rows(self, last: int) -> Iterator[_SealedRow]:
-        sequence = 0
+    def _rows(self, last: int, *, after: int) -> Iterator[_SealedRow]:
+        sequence = after
         while True:
             query = select(*envelope_columns(), events.c.leaf, events.c.unique_key).where(
                 events.c.sequence > sequence, events.c.sequence <= last

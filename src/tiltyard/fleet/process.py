@@ -16,6 +16,7 @@ import orjson
 
 from tiltyard.errors import ConfigurationError
 from tiltyard.fleet.place import LaunchProgress, Ready, WorkerFailed
+from tiltyard.telemetry.logs import message_of
 from tiltyard.wire.worker import WorkerSpec
 
 COMMAND = (sys.executable, "-m", "tiltyard.worker")
@@ -132,7 +133,7 @@ class WorkerProcess:
                 text = stream.read().decode("utf-8", errors="replace")
         except FileNotFoundError:  # somebody tidied up; the worker itself is not to blame
             return []
-        return [line.strip() for line in text.splitlines() if line.strip()]
+        return [message_of(line.strip()) for line in text.splitlines() if line.strip()]
 
 
 class ThisMachine:

@@ -8,6 +8,7 @@ from tiltyard.client.failures import error_from_response
 from tiltyard.errors import TiltyardError
 from tiltyard.gateway.caller import current_caller
 from tiltyard.router.router import Route
+from tiltyard.telemetry.trace_context import CURRENT, headers_of
 from tiltyard.wire.worker import HEADER_TENANT
 from tiltyard.worker.adapters.troubles import trouble_of
 
@@ -15,7 +16,7 @@ from tiltyard.worker.adapters.troubles import trouble_of
 def addressed(route: Route, path: str) -> tuple[str, dict[str, str]]:
     """What the worker calls the model, and the headers it gets; raises `InvalidRequest` where it has no such door."""
     engine, identity = route.worker.engine, route.identity.name
-    headers = {"content-type": "application/json"}
+    headers = {"content-type": "application/json", **headers_of(CURRENT.get())}
     if engine is None:
         return identity, {**headers, HEADER_TENANT: current_caller().tenant}
     return engine.door(identity, path), {**headers, **engine.headers}

@@ -30,9 +30,11 @@ from tiltyard.gateway.resuming import EventId, asking_of, event_id_of
 from tiltyard.gateway.retelling import KEPT, Given, as_chunks, look_up
 from tiltyard.gateway.taking import Taken
 from tiltyard.gateway.telling import Asking, KeyReused, StreamGone, Telling, numbered
-from tiltyard.gateway.trace import traceparent_of
 from tiltyard.gateway.waiting import rough_tokens
 from tiltyard.identity.canonical import Json
+from tiltyard.telemetry import genai
+from tiltyard.telemetry.trace_context import CURRENT
+from tiltyard.telemetry.tracing import CANCELLED
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
 from tiltyard.wire.phrasing import Chunk, OpenAiPhrasing, Phrasing, openai_refusal
 from tiltyard.wire.sse import frame
@@ -102,7 +104,6 @@ class Order:
         self.spoken = spoken
         self.broke = False
         """Whether the stream ended in a failure."""
-        self._traceparent = traceparent_of(request)
         self._blind = HEADER_BLIND in request.headers
         tier = asked.service_tier if isinstance(asked, ChatCompletionRequest) else None
         self._terms = ServiceTerms.read(request.headers, tier)
@@ -120,7 +121,7 @@ class Order:
             generation_id=generation_id,
             created=created,
             endpoint=self.spoken.endpoint,
-            traceparent=self._traceparent,
+            trace=CURRENT.get(),
             blind=self._blind,
             terms=self._terms,
         )
@@ -132,8 +133,22 @@ class Order:
 
     async def seated(self) -> None:
         """Wait for a worker that is still to come; raises `NotFound`, `Unavailable` or `Overloaded`."""
-        if self.has_to_wait:
+        if not self.has_to_wait:
+            return
+        span = self.door.tracing.begin(
+            "wait for a first worker",
+            parent=CURRENT.get(),
+            attributes={genai.REQUEST_MODEL: self.asked.model},
+        )
+        error: str | None = CANCELLED
+        try:
             await self.door.waiting.wait(self._identity, rough_tokens(self.asked))
+            error = None
+        except TiltyardError as failure:
+            error = failure.code
+            raise
+        finally:
+            span.end(error=error)
 
     @property
     def _identity(self) -> str:
@@ -161,14 +176,14 @@ class Order:
     def failed(self, error: TiltyardError, generation: Generation) -> bytes:
         """The last frame of a stream that broke."""
         self.broke = True
-        self.door.metrics.errors.labels(error.code).inc()
+        self.door.metrics.count_error(error.code)
         self.spoken.phrasing.rename(error)
         return self.spoken.phrasing.failed(error, generation.usage)
 
     def refused(self, error: TiltyardError, generation: Generation | None = None) -> Response:
         """The answer of a request that failed before a byte was sent, with what it has cost."""
         phrasing = self.spoken.phrasing
-        self.door.metrics.errors.labels(error.code).inc()
+        self.door.metrics.count_error(error.code)
         phrasing.rename(error)
         usage = None
         if generation is not None and generation.ran:

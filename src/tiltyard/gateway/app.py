@@ -46,6 +46,9 @@ from tiltyard.router.ledger import Ledger, MemoryLedger
 from tiltyard.router.router import Router
 from tiltyard.router.tenants import TenantTerms
 from tiltyard.telemetry.metrics import GatewayMetrics
+from tiltyard.telemetry.process_metrics import register_process
+from tiltyard.telemetry.traced_requests import TracedRequests
+from tiltyard.telemetry.tracing import NO_TRACING, Tracing
 from tiltyard.wire.embeddings import EmbeddingsRequest
 from tiltyard.wire.leniency import UnknownFields
 from tiltyard.wire.messages import CountTokensRequest, MessagesRequest
@@ -71,16 +74,18 @@ def create_gateway(
     collectors: Iterable[Collector] = (),
     screens: MakeScreen | None = None,
     waiting: WaitingRoom | None = None,
+    tracing: Tracing = NO_TRACING,
 ) -> FastAPI:
     """Make the gateway; `hosts` are the names it is served under beside the loopback ones (`*`: any).
 
     The caller keeps the registry true (a launcher or `Registry.watch`) and closes the log after the app.
     `tenants` are the terms by name, `ledger` (this process's own unless given) keeps their accounts; with
     `require_keys` a key is needed even before the first one is made. `house_key` lets this process's own
-    arena in. `screens` finds personal data where a tenant's terms want it screened. `collectors` are further metrics of this process, shown on `/metrics` too. `waiting` is where requests wait for workers that are still to come.
+    arena in. `screens` finds personal data where a tenant's terms want it screened. `collectors` are further metrics of this process, shown on `/metrics` too. `waiting` is where requests wait for workers that are still to come. `tracing` is where spans go.
     `app.state.answering` holds the answers under way on WebSockets, which the caller's server may wait for.
     """
     metrics = GatewayMetrics()
+    register_process(metrics.registry, "gateway")
     for collector in collectors:
         metrics.registry.register(collector)
     router.splits.look(log)  # before the first request, not a moment after
@@ -100,6 +105,7 @@ def create_gateway(
         answering=set(),
         screens=screens,
         waiting=waiting or WaitingRoom(router.registry),
+        tracing=tracing,
     )
 
     @asynccontextmanager
@@ -130,13 +136,15 @@ def create_gateway(
     app.state.answering = door.answering
     app.state.tellings = door.tellings
     app.state.splits = router.splits
-    app.add_middleware(GateMiddleware, gate=gate, errors=metrics.errors)
+    app.add_middleware(GateMiddleware, gate=gate, count_error=metrics.count_error)
     app.add_middleware(Guard, hosts=tuple(hosts))
+    if tracing.recording:
+        app.add_middleware(TracedRequests, tracing=tracing)
 
     async def answer_error(request: Request, error: Exception) -> Response:
         if not isinstance(error, TiltyardError):
             raise error
-        door.metrics.errors.labels(error.code).inc()
+        door.metrics.count_error(error.code)
         return error_response(error, path=request.url.path)
 
     app.add_exception_handler(TiltyardError, answer_error)

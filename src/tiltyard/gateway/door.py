@@ -18,6 +18,7 @@ from tiltyard.gateway.waiting import WaitingRoom
 from tiltyard.router.ledger import Ledger
 from tiltyard.router.router import Router
 from tiltyard.telemetry.metrics import GatewayMetrics
+from tiltyard.telemetry.tracing import NO_TRACING, Tracing
 from tiltyard.wire.leniency import UnknownFields
 
 
@@ -49,6 +50,8 @@ class Door:
     """Requests for models whose workers are still to come."""
     screens: MakeScreen | None = None
     """Finds personal data, for the tenants whose terms want it."""
+    tracing: Tracing = NO_TRACING
+    """Where spans go."""
     under_way: UnderWay = field(default_factory=UnderWay)
     """What is with each worker now."""
     shadows: Shadows = field(default_factory=Shadows)

@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from tiltyard.errors import Overloaded, Unavailable, UpstreamFailed
+from tiltyard.errors import Overloaded, TiltyardError, Unavailable, UpstreamFailed
 from tiltyard.events.schema import TextsEmbedded
 from tiltyard.gateway.addressing import addressed, trouble
 from tiltyard.gateway.attempt import WorkerLost
@@ -26,6 +26,9 @@ from tiltyard.gateway.screening import embedded as embedded_texts
 from tiltyard.gateway.taking import take
 from tiltyard.router.ledger import Ask
 from tiltyard.router.router import Route
+from tiltyard.telemetry import genai
+from tiltyard.telemetry.trace_context import CURRENT, headers_of, traceparent_now
+from tiltyard.telemetry.tracing import CANCELLED, Span
 from tiltyard.wire.embeddings import EmbeddingsRequest, embeddings_request
 from tiltyard.wire.terms import ServiceTerms
 from tiltyard.wire.worker import HEADER_IDENTITY, HEADER_TENANT
@@ -51,7 +54,7 @@ def embedding_routes(door: Door) -> APIRouter:
         terms = ServiceTerms.read(request.headers)
         asked, headers, _ = await take(door, request, embeddings_request)
         try:
-            response = await while_connected(_charged(door, asked, terms, began), request.receive)
+            response = await while_connected(_traced(door, asked, terms, began), request.receive)
         except ClientDisconnect:
             return Response(status_code=CLIENT_CLOSED)
         response.headers.update(headers)
@@ -60,7 +63,27 @@ def embedding_routes(door: Door) -> APIRouter:
     return routes
 
 
-async def _charged(door: Door, asked: EmbeddingsRequest, terms: ServiceTerms, began: float) -> Response:
+async def _traced(door: Door, asked: EmbeddingsRequest, terms: ServiceTerms, began: float) -> Response:
+    """Embed under a span of its own; it is what the event names, and what the worker is told."""
+    facts = {genai.OPERATION: "embeddings", genai.PROVIDER: genai.OUR_NAME}
+    span = door.tracing.begin("embeddings", parent=CURRENT.get(), attributes=facts)
+    outside = CURRENT.set(span.trace)
+    error: str | None = CANCELLED
+    try:
+        response = await _charged(door, asked, terms, began, span)
+        error = None
+        return response
+    except TiltyardError as failure:
+        error = failure.code
+        raise
+    finally:
+        CURRENT.reset(outside)
+        span.end(error=error)
+
+
+async def _charged(
+    door: Door, asked: EmbeddingsRequest, terms: ServiceTerms, began: float, span: Span
+) -> Response:
     """Hold what the texts may cost while a worker is asked, and bill what it counted."""
     caller = current_caller()
     caller.terms.check_model(asked.model)
@@ -77,7 +100,7 @@ async def _charged(door: Door, asked: EmbeddingsRequest, terms: ServiceTerms, be
     recording: asyncio.Future[None] | None = None
     try:
         embedded = await _from_a_worker(door, asked, terms, began, route)
-        recording = asyncio.ensure_future(_record(door, charge, asked, embedded, began))
+        recording = asyncio.ensure_future(_record(door, charge, asked, embedded, began, span=span))
         # Shielded: a client that hangs up just now must not leave half of it behind.
         await asyncio.shield(recording)
     finally:
@@ -98,7 +121,7 @@ class Embedded(NamedTuple):
 
 
 async def _record(
-    door: Door, charge: Charge, asked: EmbeddingsRequest, embedded: Embedded, began: float
+    door: Door, charge: Charge, asked: EmbeddingsRequest, embedded: Embedded, began: float, *, span: Span
 ) -> None:
     """Append the event and bill what it says."""
     identity, caller = embedded.route.identity, current_caller()
@@ -114,7 +137,21 @@ async def _record(
             prompt_tokens=orjson.loads(embedded.body)["usage"]["prompt_tokens"],
             total_ms=(time.perf_counter() - began) * 1000,
         )
-        await door.log.append(event, subject=identity.name, tenant=caller.tenant, source=SOURCE)
+        span.rename(f"embeddings {asked.model}")  # only now: a name that means nothing is a stranger's text
+        span.set(
+            {
+                genai.REQUEST_MODEL: asked.model,
+                genai.RESPONSE_MODEL: identity.name,
+                genai.INPUT_TOKENS: event.prompt_tokens,
+            }
+        )
+        await door.log.append(
+            event,
+            subject=identity.name,
+            tenant=caller.tenant,
+            source=SOURCE,
+            traceparent=traceparent_now(),
+        )
         billed = event.prompt_tokens
     finally:
         await charge.settle(billed, 0)
@@ -131,6 +168,7 @@ async def _from_a_worker(
         return {
             "content-type": "application/json",
             HEADER_TENANT: current_caller().tenant,
+            **headers_of(CURRENT.get()),
             **terms.headers(elapsed_ms=elapsed_ms),
         }
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from prometheus_client import Counter
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tiltyard.errors import TiltyardError
@@ -16,6 +15,7 @@ from tiltyard.gateway.errors import InvalidApiKey, MissingScope, error_response
 from tiltyard.gateway.keyring import KeyRing
 from tiltyard.router.ledger import Standing
 from tiltyard.router.tenants import UNLIMITED, TenantTerms
+from tiltyard.telemetry.trace_context import CURRENT, read_trace
 from tiltyard.wire.worker import HEADER_BLIND
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/openapi.json"})
@@ -103,10 +103,10 @@ class Gate:
 class GateMiddleware:
     """ASGI middleware that lets nobody pass whom the gate does not know."""
 
-    def __init__(self, app: ASGIApp, *, gate: Gate, errors: Counter) -> None:
+    def __init__(self, app: ASGIApp, *, gate: Gate, count_error: Callable[[str], None]) -> None:
         self.app = app
         self.gate = gate
-        self._errors = errors
+        self._count_error = count_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Find the caller, then serve under its name."""
@@ -117,14 +117,16 @@ class GateMiddleware:
         try:
             caller = await self.gate.admit(headers, scope["path"])
         except TiltyardError as error:
-            self._errors.labels(error.code).inc()
+            self._count_error(error.code)
             await error_response(error, path=scope["path"])(scope, receive, send)
             return
         token = CALLER.set(caller)
+        trace = CURRENT.set(read_trace(headers.get(b"traceparent", ""), headers.get(b"tracestate", "")))
         try:
             await self.app(scope, receive, _with_standing(send, caller))
         finally:
             CALLER.reset(token)
+            CURRENT.reset(trace)
 
 
 def _check_scope(caller: Caller, scope: keyring.Scope, wanted: str) -> None:

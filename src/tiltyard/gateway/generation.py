@@ -33,10 +33,13 @@ from tiltyard.gateway.relay import Relay
 from tiltyard.gateway.screening import Served, served
 from tiltyard.gateway.shadow import SHADOW
 from tiltyard.gateway.shadow import TERMS as SHADOW_TERMS
+from tiltyard.gateway.spans import OPERATIONS, answer_facts, log_end, request_facts, tell_words
 from tiltyard.identity.canonical import Json, canonical_json
 from tiltyard.router.ledger import Ask
 from tiltyard.router.split import Asker, Drawn
 from tiltyard.telemetry.metrics import BLIND
+from tiltyard.telemetry.trace_context import TraceParent, traceparent_of
+from tiltyard.telemetry.tracing import CANCELLED, Span
 from tiltyard.wire.answers import UsageJson, usage_json
 from tiltyard.wire.openai import ChatCompletionRequest, CompletionRequest
 from tiltyard.wire.phrasing import AnswerEnd, Chunk
@@ -99,7 +102,7 @@ class Generation:
         generation_id: str | None = None,
         created: int | None = None,
         endpoint: Endpoint | None = None,
-        traceparent: str | None = None,
+        trace: TraceParent | None = None,
         blind: bool = False,
         terms: ServiceTerms | None = None,
         copy: Copy | None = None,
@@ -112,7 +115,6 @@ class Generation:
         self.kind: Kind = "chat" if isinstance(request, ChatCompletionRequest) else "completion"
         self.endpoint = endpoint or ENDPOINT_OF[self.kind]
         self._caller = caller
-        self._traceparent = traceparent
         self._terms = caller.terms.with_class(terms or ServiceTerms())
         self._shadow_of = None if copy is None else copy.of
         self._drawn = self._draw() if copy is None else copy.drawn
@@ -137,8 +139,21 @@ class Generation:
         self._began = time.perf_counter()
         self._began_us = time.time_ns() // 1000
         self._first_token_ms: float | None = None
+        self._blind = blind
         self._charge = Charge(door.ledger, door.metrics, caller, self._ask())
         self._recording: asyncio.Future[None] | None = None
+        self._span = self._begin_span(trace)
+        self._relay.trace = self._span.trace
+
+    def _begin_span(self, trace: TraceParent | None) -> Span:
+        tracing = self._door.tracing
+        facts = request_facts(self.request, self.id, self.endpoint, self.kind) if tracing.recording else None
+        return tracing.begin(
+            f"{OPERATIONS[self.kind]} {self.request.model}",
+            parent=trace,
+            attributes=facts,
+            at_ns=self._began_us * 1000,
+        )
 
     def _draw(self) -> Drawn:
         asker = Asker(
@@ -185,10 +200,16 @@ class Generation:
         the failure is recorded.
         """
         door = self._door
-        self._refuse_if_too_late()
-        await self._charge.reserve()
+        try:
+            self._refuse_if_too_late()
+            await self._charge.reserve()
+        except TiltyardError as refused:
+            self._span.end(error=refused.code)
+            raise
         end: FinishReason = "failed"
         error: str | None = "internal_error"
+        told = error
+        """What the span says went wrong."""
         with (
             door.metrics.in_flight.labels(self._label).track_inprogress(),
             door.running.having(self._caller.tenant, self.id, self.stop),
@@ -205,8 +226,9 @@ class Generation:
                         f"worker {self._relay.route.worker.name} ended the answer without its facts",
                         code="stream_unreadable",
                     )
+                told = None
             except Stopped:
-                end, error = "cancelled", None
+                end, error, told = "cancelled", None, CANCELLED
                 await self._record(end, error)
                 for chunk in self._cut_off():
                     yield chunk
@@ -215,18 +237,19 @@ class Generation:
                     failure, StorageFailed
                 ):  # the client hears of it; who can free the disk must too
                     _logger.error("%s was not recorded: %s", self.id, failure.message)
-                error = failure.code
+                error = told = failure.code
                 if isinstance(failure, DeadlineExceeded):
                     end = "deadline"
                 raise
             except (asyncio.CancelledError, GeneratorExit):
-                end, error = "cancelled", None
+                end, error, told = "cancelled", None, None if self.collected.finished else CANCELLED
                 raise
             finally:
                 if self._relay.reached:
                     await self._record(end, error)
                 else:
                     await self._charge.settle(0, 0)
+                self._span.end(error=told)
 
     def stop(self) -> None:
         """End the answer with what there is: its last frames say `cancelled`, with usage."""
@@ -326,6 +349,8 @@ class Generation:
         )
         event = event_of(asked, self.collected, ending)
         self._measure(event)
+        self._tell_span(event, ending)
+        log_end(event)
         if self.collected.finished is not None:
             ends = [choice.completion_tokens for choice in event.choices]
             self._relay.ended(self.collected.choices[0].text, ends)
@@ -351,7 +376,7 @@ class Generation:
             subject=self.id,
             tenant=self._caller.tenant,
             source=SOURCE,
-            traceparent=self._traceparent,
+            traceparent=traceparent_of(self._span.trace),
             contents=contents,
         )
 
@@ -366,6 +391,7 @@ class Generation:
                 door,
                 Served(self.request, {}, {}),
                 endpoint=self.endpoint,
+                trace=self._span.trace,
                 terms=SHADOW_TERMS,
                 copy=Copy(self.id, drawn, self.seed),
             )
@@ -382,6 +408,13 @@ class Generation:
             return ()
         prompt = log.content(subject, canonical_json({**self.request.served_prompt, **self._kept}))
         return prompt, log.content(subject, canonical_json(words))
+
+    def _tell_span(self, event: GenerationFinished, ending: Ending) -> None:
+        if not self._span.recording:
+            return
+        self._span.set({**answer_facts(event), "tiltyard.tenant": self._caller.tenant})
+        words = self.request.served_prompt, said(self.collected, ending)
+        tell_words(self._span, self._door.tracing, self._caller, event, blind=self._blind, words=words)
 
     def _measure(self, event: GenerationFinished) -> None:
         metrics, name = self._door.metrics, self._label

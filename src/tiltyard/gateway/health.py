@@ -12,7 +12,6 @@ from starlette.responses import Response
 from tiltyard.errors import UNAVAILABLE_RETRY_S, Unavailable
 from tiltyard.gateway.door import Door
 from tiltyard.router.tenants import NANO
-from tiltyard.telemetry.metrics import BLIND
 
 
 def health_routes(door: Door) -> APIRouter:
@@ -55,13 +54,12 @@ def health_routes(door: Door) -> APIRouter:
     @routes.get("/metrics", summary="Prometheus metrics", response_class=Response)
     async def metrics() -> Response:
         """The gateway's metrics in Prometheus' text format."""
-        blind = 0
-        for worker in door.router.registry.workers:
-            door.metrics.worker_up.labels(worker.name).set(worker.alive)
-            shown = door.router.loads.shown(worker.name)
-            door.metrics.worker_unfinished.labels(worker.name).set(shown)
-            blind += door.router.loads.unfinished(worker.name) - shown
-        door.metrics.worker_unfinished.labels(BLIND).set(blind)
+        loads, workers = door.router.loads, door.router.registry.workers
+        shown = {worker.name: loads.shown(worker.name) for worker in workers}
+        blind = sum(loads.unfinished(name) - tokens for name, tokens in shown.items())
+        door.metrics.show_workers(
+            {worker.name: (worker.alive, shown[worker.name]) for worker in workers}, blind
+        )
         try:
             for tenant in door.metrics.tenants:
                 account = await door.ledger.account(tenant)
@@ -70,7 +68,7 @@ def health_routes(door: Door) -> APIRouter:
                 door.metrics.tenant_spent.labels(tenant, "day").set(account.day_nano / NANO)
                 door.metrics.tenant_spent.labels(tenant, "month").set(account.month_nano / NANO)
         except Unavailable as error:  # the other figures are needed now more than ever
-            door.metrics.errors.labels(error.code).inc()
+            door.metrics.count_error(error.code)
         # In a thread: what other rooms add may read the log.
         page = await asyncio.to_thread(door.metrics.exposition)
         return Response(page, media_type=CONTENT_TYPE_LATEST)

@@ -7,6 +7,8 @@ went away, or failed, is replaced once: a request that kills its worker must not
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 
@@ -15,12 +17,15 @@ import orjson
 from tiltyard.errors import Overloaded, TiltyardError, Unavailable, UpstreamFailed
 from tiltyard.fleet.registry import Registry
 from tiltyard.gateway import estimate
-from tiltyard.gateway.attempt import Attempt, WorkerLost
+from tiltyard.gateway.attempt import Attempt, Stopped, WorkerLost
 from tiltyard.gateway.collect import Kind
 from tiltyard.gateway.door import Door
+from tiltyard.gateway.spans import choice_facts, worker_facts
 from tiltyard.identity.canonical import Json
 from tiltyard.router.load import Entry, Queue
 from tiltyard.router.router import Route
+from tiltyard.telemetry.trace_context import TraceParent, headers_of
+from tiltyard.telemetry.tracing import CANCELLED, Span
 from tiltyard.wire.phrasing import Chunk
 from tiltyard.wire.terms import ServiceTerms
 from tiltyard.worker.adapters.answering import ForeignAnswer
@@ -52,6 +57,10 @@ class Relay:
         self._terms = terms
         self._seed = seed
         self._blind = blind
+        self.trace: TraceParent | None = None
+        """The context of whoever asks; set before the first frame is asked for."""
+        self._chosen_ns = (0, 0)
+        """When the last choice began and ended, nanoseconds since 1970."""
         self._prompt = estimate.beginning(request, identity, tenant)
         self.prompt_tokens = self._prompt.tokens
         """Our estimate."""
@@ -127,6 +136,7 @@ class Relay:
     async def _of_one(self, headers: Callable[[], Mapping[str, str]]) -> AsyncGenerator[Chunk, None]:
         worker, attempt = self.route.worker, self.attempt
         body = self._body()
+        span = self._begin_span()
         with (
             self._door.router.sending(
                 self.route, self._prompt, self.answer_tokens, blind=self._blind, queue=self.queue
@@ -135,19 +145,31 @@ class Relay:
         ):
             self._entry = entry
             try:
-                async with aclosing(attempt.frames(body, self._headers(headers()))) as frames:
+                async with aclosing(attempt.frames(body, self._headers(headers(), span.trace))) as frames:
                     async for chunk in frames:
                         if not attempt.begun:
                             attempt.begun = True
                             self._registry.succeeded(worker.name)
                         yield chunk
+            except (asyncio.CancelledError, GeneratorExit, Stopped):
+                span.end(error=CANCELLED)
+                raise
+            except TiltyardError as error:
+                span.end(error=error.code)
+                raise
+            except BaseException as error:
+                span.end(error=type(error).__name__)
+                raise
+            else:
+                span.end()
             finally:
                 self._entry = None
                 if not attempt.begun:
                     worker.breaker.gave_up()
 
     def _choose(self, without: set[str] | tuple[()]) -> Route:
-        return self._door.router.choose(
+        began_ns = time.time_ns() if self._door.tracing.recording else 0
+        route = self._door.router.choose(
             self._identity,
             without=without,
             tenant=self._tenant,
@@ -155,6 +177,25 @@ class Relay:
             session=self._terms.session,
             behaviour=self._behaviour,
             prompt=self._prompt,
+        )
+        self._chosen_ns = (began_ns, time.time_ns() if began_ns else 0)
+        return route
+
+    def _begin_span(self) -> Span:
+        """The choice of the worker, which is over, and the span of asking it, which begins."""
+        tracing = self._door.tracing
+        if tracing.recording:
+            began_ns, ended_ns = self._chosen_ns
+            chosen = tracing.begin(
+                "choose worker",
+                parent=self.trace,
+                attributes=choice_facts(self._door.router, self.route, self._prompt.tokens),
+                at_ns=began_ns,
+            )
+            chosen.end(at_ns=ended_ns)
+        facts = worker_facts(self.route) if tracing.recording else None
+        return tracing.begin(
+            f"ask {self.route.worker.name}", parent=self.trace, kind="client", attributes=facts
         )
 
     def _others(self, tried: set[str]) -> bool:
@@ -187,11 +228,11 @@ class Relay:
         sampling = self._request.effective_sampling(identity.declaration.sampling)
         return orjson.dumps(asking.body(self._ours, sampling))
 
-    def _headers(self, ours: Mapping[str, str]) -> Mapping[str, str]:
+    def _headers(self, ours: Mapping[str, str], trace: TraceParent | None) -> Mapping[str, str]:
         engine = self.route.worker.engine
         if engine is None:
-            return ours
-        return {"content-type": "application/json", **engine.headers}
+            return {**ours, **headers_of(trace)}
+        return {"content-type": "application/json", **headers_of(trace), **engine.headers}
 
     @property
     def _ours(self) -> dict[str, Json]:

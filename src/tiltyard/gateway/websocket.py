@@ -18,9 +18,9 @@ from tiltyard.gateway.door import Door
 from tiltyard.gateway.errors import BodyTooLarge
 from tiltyard.gateway.generation import Generation, as_served
 from tiltyard.gateway.sessions import Session
-from tiltyard.gateway.trace import traceparent_of
 from tiltyard.gateway.waiting import rough_tokens
 from tiltyard.identity.canonical import Json
+from tiltyard.telemetry.trace_context import CURRENT
 from tiltyard.wire.leniency import read_leniently, rule_of
 from tiltyard.wire.openai import ChatCompletionRequest, chat_request
 from tiltyard.wire.problems import parse_object, shown
@@ -106,7 +106,7 @@ class Conversation:
         generation = Generation(
             self._door,
             await as_served(self._door, request),
-            traceparent=traceparent_of(self._socket),
+            trace=CURRENT.get(),
             terms=terms.of_session(str(name or f"socket {id(self)}")),
         )
         session.begin(
@@ -212,7 +212,7 @@ class Conversation:
     async def _send_error(
         self, error: TiltyardError, generation: Generation | None = None, session: Session | None = None
     ) -> None:
-        self._door.metrics.errors.labels(error.code).inc()
+        self._door.metrics.count_error(error.code)
         body = cast(Mapping[str, Json], to_http(error)[2]["error"])
         frame: dict[str, Json] = {"type": "error", "generation": None, "error": body}
         if generation is not None:

@@ -33,6 +33,8 @@ from tiltyard.judge.rubric import Rubric
 from tiltyard.judge.run import SOURCE, item_key, question_key
 
 ADJUDICATOR: Final = "adjudicator"
+PLACES: Final[dict[Choice, str]] = {"a": "first", "b": "second", "tie": "tie", "both_bad": "both_bad"}
+"""Verdicts as somebody says them who sees side a first, as adjudicators do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,16 @@ class Reviewer:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierReview:
+    """A review as an adjudicator sees it: what it says, and of nobody."""
+
+    place: str | None
+    """`first`, `second`, `tie` or `both_bad`, in the adjudicator's order."""
+    score: float | None
+    reasons: str
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """One review to be given; `text` is all that the reviewer sees."""
 
@@ -56,6 +68,8 @@ class Task:
     order: SideOrder
     adjudicates: bool
     text: str
+    reviews: tuple[EarlierReview, ...] = ()
+    """For an adjudicator: both reviews."""
 
 
 def name_reviewer(log: EventLog, name: str, roles: Sequence[str], *, reviewer: str | None = None) -> str:
@@ -149,15 +163,20 @@ def tasks_of(log: EventLog, items: Sequence[Item], form: Rubric, reviewer: str) 
             if item is None or own or not result.open or len(result.reviews) < REVIEWS:
                 continue
             order = _order(item, 0)
-            reviews = "\n\n".join(
-                f"--- Review {number}: {given.verdict or given.score}\n{_reasons(log, given)}"
-                for number, given in enumerate(result.reviews, 1)
-            )
-            tasks.append(
-                Task(
-                    item, key, reviewer, ADJUDICATOR, order, True, f"{_shown(form, item, order)}\n\n{reviews}"
+            reviews = tuple(
+                EarlierReview(
+                    None if given.verdict is None else PLACES[given.verdict],
+                    given.score,
+                    _reasons(log, given),
                 )
+                for given in result.reviews
             )
+            words = "\n\n".join(
+                f"--- Review {number}: {one.place or one.score}\n{one.reasons}"
+                for number, one in enumerate(reviews, 1)
+            )
+            text = f"{_shown(form, item, order)}\n\n{words}"
+            tasks.append(Task(item, key, reviewer, ADJUDICATOR, order, True, text, reviews))
     return tasks
 
 

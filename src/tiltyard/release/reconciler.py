@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from tiltyard.arena.recorded_votes import RecordedVotes
@@ -29,6 +30,7 @@ from tiltyard.release.history import SOURCE, Version
 from tiltyard.release.plan import PreferenceStage, PromoteStage
 from tiltyard.release.splits import split_back, split_of_stage, split_promoted
 from tiltyard.release.state import OF_RELEASES, Entered, ReleaseState, releases_of
+from tiltyard.telemetry.release_metrics import ReleaseMetrics
 
 EVERY_S = 1.0
 """How often it looks; a burst of errors is rolled back within two of these and a gateway's quarter of a second."""
@@ -47,8 +49,10 @@ class Reconciler:
         *,
         recorded: RecordedVotes | None = None,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        metrics: ReleaseMetrics | None = None,
     ) -> None:
-        """`recorded` says which votes count, by the ruleset in force; without it the standard one is."""
+        """`recorded` says which votes count, by the ruleset in force; without it the standard one is. `metrics` hear of each look."""
+        self._metrics = metrics or ReleaseMetrics()
         self._log = log
         self._recorded = RecordedVotes(log, Ruleset()) if recorded is None else recorded
         self._now_us = now_us
@@ -80,11 +84,16 @@ class Reconciler:
         """Look for ever; what goes wrong holds a release where it is, and is tried again."""
         while True:
             try:
+                began = time.perf_counter()
                 await asyncio.to_thread(self.settle)
+                self._metrics.looked(time.perf_counter() - began)
+                self._metrics.show_stages(Counter(_stage_of(state) for state in self._under_way))
             except TiltyardError as error:
+                self._metrics.failed()
                 _logger.warning("releases stay where they are: %s", error.message)
             except Exception:
                 # Without this loop there is no automatic way back for anybody: it says what is wrong and looks again.
+                self._metrics.failed()
                 _logger.exception("releases stay where they are")
             await asyncio.sleep(EVERY_S)
 
@@ -103,6 +112,9 @@ class Reconciler:
                 subject = state.started.alias if isinstance(event, TrafficSplit) else state.id
                 with contextlib.suppress(Conflict):  # another reconciler was faster: its event is read next
                     self._log.append_blocking(event, subject=subject, source=SOURCE)
+                    self._metrics.appended(
+                        event.TYPE, event.verdict if isinstance(event, GateJudged) else None
+                    )
                 return True
         return False
 
@@ -270,3 +282,7 @@ def _ending(state: ReleaseState, split: TrafficSplit) -> ReleaseEnded:
 
 def _overruled(split: TrafficSplit) -> str:
     return f"{split.by} moved the traffic by hand: {split.why}"
+
+
+def _stage_of(state: ReleaseState) -> str:
+    return "starting" if state.stage is None else state.stage.stage

@@ -28,6 +28,7 @@ from tiltyard.judge.run import plan, run
 from tiltyard.release.plan import ShadowStage
 from tiltyard.release.shadow_pairs import Pair, ShadowPairs
 from tiltyard.release.state import Entered, ReleaseState
+from tiltyard.telemetry.release_metrics import ReleaseMetrics
 
 READER: Final = "release/judging"
 EVERY_S: Final = 1.0
@@ -55,8 +56,14 @@ class ShadowJudging:
     """Over one log; `under_way` are the releases that have not ended, `client` asks the server that serves the judge."""
 
     def __init__(
-        self, log: EventLog, client: ModelClient, under_way: Callable[[], Sequence[ReleaseState]]
+        self,
+        log: EventLog,
+        client: ModelClient,
+        under_way: Callable[[], Sequence[ReleaseState]],
+        *,
+        metrics: ReleaseMetrics | None = None,
     ) -> None:
+        self._metrics = metrics or ReleaseMetrics()
         self._log = log
         self._client = client
         self._under_way = under_way
@@ -67,8 +74,9 @@ class ShadowJudging:
         while True:
             rest_s = EVERY_S
             try:
-                await self.look()
+                self._metrics.shadow.labels("judged").inc(await self.look())
             except TiltyardError as error:
+                self._metrics.shadow.labels("failed").inc()
                 _logger.warning("shadow pairs wait to be judged: %s", error.message)
                 rest_s = REST_S
             await asyncio.sleep(rest_s)

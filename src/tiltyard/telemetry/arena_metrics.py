@@ -13,8 +13,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from tiltyard.telemetry.labels import FewLabels
+
 # A vote is one fsync; a busy disk takes a few hundredths of a second.
 APPEND_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+MAX_CAUSES: Final = 50
+"""Causes of failures with a label of their own."""
 MAX_MODELS: Final = 1000
 """Models with a label of their own; the others are not told apart here."""
 
@@ -24,6 +28,7 @@ class ArenaMetrics(Collector):
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
+        self._causes = FewLabels(MAX_CAUSES)
         self.figures: Callable[[ArenaMetrics], None] | None = None
         """Fills the gauges with what is known now; called at each scrape, and may block."""
         self.vote_append_s = Histogram(
@@ -99,6 +104,10 @@ class ArenaMetrics(Collector):
             ("identity",),
             registry=registry,
         )
+
+    def cause_label(self, cause: str) -> str:
+        """The label of a cause: what an engine of another kind says may be anything."""
+        return self._causes(cause)
 
     def collect(self) -> Iterator[Metric]:
         """Fill and yield every metric."""

@@ -6,13 +6,20 @@ nothing that a client writes becomes a label.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from tiltyard.telemetry.labels import FewLabels
 
 BLIND = "blind"
 """Stands for the identity, and for the worker, of a battle's requests: their names would tell who is fighting."""
 
 MAX_TENANTS = 1000
 """Tenants with a label of their own."""
+MAX_CODES: Final = 200
+"""Codes of errors with a label of their own: ours are some sixty, an engine of another kind may say anything."""
 
 # OpenTelemetry's GenAI buckets, in seconds.
 DURATION_BUCKETS_S = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
@@ -24,7 +31,9 @@ class GatewayMetrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self._tenants: set[str] = set()
+        self._tenants = FewLabels(MAX_TENANTS)
+        self._codes = FewLabels(MAX_CODES)
+        self._workers: set[str] = set()
         self.requests = Counter(
             "tiltyard_generations",
             "Requests that reached a worker, by how they ended.",
@@ -115,18 +124,29 @@ class GatewayMetrics:
             registry=registry,
         )
 
+    def count_error(self, code: str) -> None:
+        """Count an error told to a client."""
+        self.errors.labels(self._codes(code)).inc()
+
+    def show_workers(self, workers: Mapping[str, tuple[bool, int]], blind: int) -> None:
+        """Show each worker of now, by name: whether it may be given work, and its unfinished tokens; those that have gone are gone here."""
+        for gone in self._workers - workers.keys():
+            self.worker_up.remove(gone)
+            self.worker_unfinished.remove(gone)
+        self._workers = set(workers)
+        for name, (up, tokens) in workers.items():
+            self.worker_up.labels(name).set(up)
+            self.worker_unfinished.labels(name).set(tokens)
+        self.worker_unfinished.labels(BLIND).set(blind)
+
     def tenant_label(self, tenant: str) -> str:
         """The label of a tenant: its name for the first `MAX_TENANTS`, then `other`."""
-        if tenant not in self._tenants:
-            if len(self._tenants) >= MAX_TENANTS:
-                return "other"
-            self._tenants.add(tenant)
-        return tenant
+        return self._tenants(tenant)
 
     @property
     def tenants(self) -> tuple[str, ...]:
         """Every tenant with a label of its own."""
-        return tuple(sorted(self._tenants))
+        return self._tenants.known
 
     def exposition(self) -> bytes:
         """The text format of Prometheus."""

@@ -30,6 +30,9 @@ from tiltyard.errors import TiltyardError
 from tiltyard.events.log import EventLog
 from tiltyard.governance.erasure import PERSON, REASON, Erasure
 from tiltyard.governance.erasure import erase as erase_subject
+from tiltyard.telemetry.traced_requests import TracedRequests
+from tiltyard.telemetry.tracing import NO_TRACING, Tracing
+from tiltyard.telemetry.web_metrics import MeasuredRequests, WebMetrics
 from tiltyard.web.arena_api import ArenaApi
 from tiltyard.web.arena_pages import ArenaPages
 from tiltyard.web.failures import on_disconnect, on_http_error, on_tiltyard_error
@@ -76,6 +79,7 @@ def create_web(
     replay: str = REPLAY,
     collectors: Iterable[Collector] = (),
     allowed_hosts: Collection[str] = LOOPBACK_NAMES,
+    tracing: Tracing = NO_TRACING,
 ) -> Starlette:
     """Make the app of all pages; mount it at `/`, beside the gateway.
 
@@ -83,7 +87,7 @@ def create_web(
     among them and `outages` says who rests, uniformly and with the defaults where left out;
     `sessions` limits battles by the hour; `appends` takes in how long votes took to be durable; `screening` is what is done with personal data; `erase` erases a voter who asks for it; `replay` is the
     command that a reveal shows, up to the battle's id, quoted for a shell; `collectors` are metrics for whoever serves them
-    (`app.state.collectors`). The app's own lifespan ends the
+    (`app.state.collectors`); `tracing` is where spans go. The app's own lifespan ends the
     running battles; who mounts it under another app awaits `app.state.arena.close()`.
     """
     now = contestants if callable(contestants) else lambda: contestants
@@ -98,7 +102,10 @@ def create_web(
         sessions=sessions,
         appends=appends,
         screening=screening,
+        tracing=tracing,
     )
+
+    metrics = WebMetrics()
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -114,7 +121,12 @@ def create_web(
             *language_routes(),
             Mount("/static", VersionedStaticFiles(directory=STATIC), name="static"),
         ],
-        middleware=[Middleware(Languages), Middleware(Guard, allowed_hosts=allowed_hosts)],
+        middleware=[
+            *([Middleware(TracedRequests, tracing=tracing)] if tracing.recording else ()),
+            Middleware(MeasuredRequests, metrics=metrics),
+            Middleware(Languages),
+            Middleware(Guard, allowed_hosts=allowed_hosts),
+        ],
         exception_handlers={
             TiltyardError: on_tiltyard_error,
             HTTPException: on_http_error,
@@ -123,7 +135,7 @@ def create_web(
         lifespan=lifespan,
     )
     app.state.arena = arena
-    app.state.collectors = tuple(collectors)
+    app.state.collectors = (*collectors, metrics)
     return app
 
 

@@ -120,7 +120,7 @@ def show(found: ArenaHealth, metrics: ArenaMetrics) -> None:
         metrics.voided.labels(name).set(counts["voided"])
         for key, count in counts.items():
             if key.startswith("failed "):
-                metrics.failed.labels(name, key.removeprefix("failed ")).set(count)
+                metrics.failed.labels(name, metrics.cause_label(key.removeprefix("failed "))).set(count)
 
 
 def _moment(time_us: int) -> str:

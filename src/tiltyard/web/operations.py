@@ -23,7 +23,7 @@ from tiltyard.operations.figures import Figures, figures_of
 from tiltyard.operations.workers import WorkerNow, WorkersNow
 from tiltyard.web import operations_words
 from tiltyard.web.failures import json_response
-from tiltyard.web.release_operators import Operators, begin, end, operator_of
+from tiltyard.web.release_operators import REFUSED, Operators, begin, end, operator_of, signed_in
 from tiltyard.web.telling import told
 from tiltyard.web.templating import render
 
@@ -42,7 +42,6 @@ MOST_DAYS: Final = 31
 STEP_US: Final = 10_000_000
 """A rolling window ends at a whole multiple of this, so that many who look share one reckoning."""
 LONG_S: Final = 0.25
-REFUSED: Final = (401, 403)
 
 
 class Window(NamedTuple):
@@ -89,16 +88,8 @@ class OperationsPages:
             Route(API, self._api, methods=["GET"]),
         ]
 
-    async def _operator(self, request: Request) -> str | None:
-        try:
-            return await operator_of(self._operators, request)
-        except TiltyardError as error:
-            if error.status not in REFUSED:
-                raise
-            return None
-
     async def _page(self, request: Request) -> Response:
-        operator = await self._operator(request)
+        operator = await signed_in(self._operators, request)
         if operator is None and not await self._operators.is_open():
             return self._asked_for_key()
         problem: TiltyardError | None = None

@@ -8,10 +8,12 @@ from typing import Final, NamedTuple, Protocol
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from tiltyard.errors import TiltyardError
 from tiltyard.web.visitor import read_form
 
 COOKIE: Final = "tiltyard_operator"
 PATHS: Final = ("/releases", "/api/releases")
+REFUSED: Final = (401, 403)
 SESSION_S: Final = 8 * 3600
 SIGN_IN, SIGN_OUT = "/releases/sign-in", "/releases/sign-out"
 
@@ -39,6 +41,16 @@ class Operators(Protocol):
 async def operator_of(operators: Operators, request: Request) -> str:
     """Who orders; raises a `TiltyardError`."""
     return await operators.who(request.headers, request.cookies.get(COOKIE))
+
+
+async def signed_in(operators: Operators, request: Request) -> str | None:
+    """Who is signed in, if somebody is."""
+    try:
+        return await operator_of(operators, request)
+    except TiltyardError as error:
+        if error.status not in REFUSED:
+            raise
+        return None
 
 
 async def begin(operators: Operators, request: Request, paths: Sequence[str] = PATHS) -> Response:

@@ -18,7 +18,16 @@ from tiltyard.release.state import ReleaseState
 from tiltyard.web import release_words
 from tiltyard.web.failures import json_response
 from tiltyard.web.release_api import account_json, split_json, state_json
-from tiltyard.web.release_operators import SIGN_IN, SIGN_OUT, Operators, begin, end, operator_of
+from tiltyard.web.release_operators import (
+    REFUSED,
+    SIGN_IN,
+    SIGN_OUT,
+    Operators,
+    begin,
+    end,
+    operator_of,
+    signed_in,
+)
 from tiltyard.web.release_room import ReleaseRoom
 from tiltyard.web.telling import told
 from tiltyard.web.templating import render
@@ -34,7 +43,6 @@ FILES: Final[Mapping[str, str]] = {
     SIGNATURE: "application/json",
     ZIP: "application/zip",
 }
-REFUSED: Final = (401, 403)
 
 Answer = Callable[[Request], Awaitable[Response]]
 
@@ -90,12 +98,7 @@ class ReleasePages:
 
     async def operator(self, request: Request) -> str | None:
         """Who is signed in, if somebody is."""
-        try:
-            return await operator_of(self._operators, request)
-        except TiltyardError as error:
-            if error.status not in REFUSED:
-                raise
-            return None
+        return await signed_in(self._operators, request)
 
     def _seen(self, answer: Answer) -> Answer:
         """Answer whoever may look; others get the form that asks for a key."""

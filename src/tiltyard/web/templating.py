@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
+from tiltyard.telemetry.trace_context import traceparent_now
 from tiltyard.web.languages import (
     LANGUAGES,
     look_up,
@@ -47,6 +48,7 @@ def environment() -> Environment:
     made.filters["percent"] = percent
     made.filters["moment"] = moment
     made.globals["asset"] = asset
+    made.globals["traceparent"] = traceparent_now
     made.filters["setting_name"] = setting_name
     made.filters["short_digest"] = short_digest
     made.filters["sentence"] = sentence

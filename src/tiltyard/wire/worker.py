@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tiltyard.identity.canonical import Digest
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment
+from tiltyard.wire.telemetry import LogSettings, TelemetrySettings
 from tiltyard.wire.terms import ServiceClass
 
 HEADER_GENERATION = "x-tiltyard-generation"
@@ -76,6 +77,8 @@ class WorkerSpec(WireModel):
     packed_cache: str | None = None
     """Directory of packed weights; `None`: keep none."""
     packed_cache_bytes: int = 0
+    telemetry: TelemetrySettings = TelemetrySettings()
+    log: LogSettings = LogSettings()
 
 
 class IdentityStatus(WireModel):

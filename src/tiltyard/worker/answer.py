@@ -329,6 +329,12 @@ class Answer:
         """Tokens generated, stop tokens included."""
         return sum(len(choice.token_ids) for choice in self.choices)
 
+    @property
+    def drafted_tokens(self) -> tuple[int, int]:
+        """Tokens guessed ahead, and those of them that were right."""
+        drafted = self._drafted.values()
+        return sum(guessed for guessed, _ in drafted), sum(right for _, right in drafted)
+
     def admit(self, request_id: str, at_s: float) -> bool:
         """The engine has begun to work on a choice; False if it had done so before (and was preempted)."""
         if self.admitted_s is None:
@@ -394,6 +400,6 @@ class Answer:
             decode_ms=(finished - first) * 1e3,
             time_to_first_token_ms=None if self.first_token_s is None else (first - self.submitted_s) * 1e3,
             peak_kv_blocks=sum(self._peak_blocks.values()),
-            drafted_tokens=sum(drafted for drafted, _ in self._drafted.values()),
-            accepted_tokens=sum(accepted for _, accepted in self._drafted.values()),
+            drafted_tokens=self.drafted_tokens[0],
+            accepted_tokens=self.drafted_tokens[1],
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,7 +20,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tiltyard.errors import InvalidRequest, TiltyardError, Unavailable, to_http
-from tiltyard.identity.canonical import digest_of_json
+from tiltyard.telemetry.trace_context import CURRENT, trace_of
+from tiltyard.telemetry.traced_requests import TracedRequests
+from tiltyard.telemetry.tracing import NO_TRACING, Tracing
 from tiltyard.wire.embeddings import parse_embeddings_request
 from tiltyard.wire.hosts import host_name
 from tiltyard.wire.openai import (
@@ -31,23 +34,23 @@ from tiltyard.wire.openai import (
 from tiltyard.wire.terms import ServiceTerms
 from tiltyard.wire.tools import ToolUse
 from tiltyard.wire.worker import (
-    HEADER_CACHED_TOKENS,
     HEADER_GENERATION,
     HEADER_IDENTITY,
-    HEADER_PROMPT_DIGEST,
-    HEADER_PROMPT_TOKENS,
     HEADER_TENANT,
     WorkerStatus,
 )
 from tiltyard.worker.answer import AnswerPlan, Terms
+from tiltyard.worker.answer_response import AnswerResponse, Told
 from tiltyard.worker.embeddings import embeddings_json, engine_requests, while_connected
 from tiltyard.worker.frames import ChatFraming, CompletionFraming, Framing
 from tiltyard.worker.host import AnswerRequest, ModelHost, ServedIdentity
 from tiltyard.worker.metrics import CONTENT_TYPE
 from tiltyard.worker.reading import Reading
-from tiltyard.worker.service import LiveAnswer, WorkerService
+from tiltyard.worker.service import WorkerService
 
 MAX_BODY_BYTES = 16 << 20
+_logger = logging.getLogger(__name__)
+
 CLIENT_CLOSED = 499
 """Nobody receives it."""
 
@@ -55,8 +58,9 @@ CLIENT_CLOSED = 499
 class WorkerDoors:
     """The routes of one worker; `service` is there once the model is loaded."""
 
-    def __init__(self, worker: str) -> None:
+    def __init__(self, worker: str, tracing: Tracing = NO_TRACING) -> None:
         self.worker = worker
+        self.tracing = tracing
         self.service: WorkerService | None = None
 
     def app(self) -> Starlette:
@@ -75,7 +79,10 @@ class WorkerDoors:
                 Route("/ready", self.ready),
                 Route("/metrics", self.metrics),
             ],
-            middleware=[Middleware(NoBrowsers)],
+            middleware=[
+                Middleware(NoBrowsers),
+                *([Middleware(TracedRequests, tracing=self.tracing)] if self.tracing.recording else ()),
+            ],
             exception_handlers={TiltyardError: _error_response, ClientDisconnect: _nobody},
         )
 
@@ -111,12 +118,13 @@ class WorkerDoors:
         except InvalidRequest as error:
             error.param = "messages" if error.param == "prompt" else error.param
             raise
-        return self._answer(service, plan, ChatFraming, stream=body.stream)
+        return self._answer(service, plan, ChatFraming, request, arrived_s, stream=body.stream)
 
     async def completions(self, request: Request) -> Response:
         """`POST /v1/completions`."""
         service = self._loaded()
-        terms = Terms.starting(ServiceTerms.read(request.headers), time.perf_counter())
+        arrived_s = time.perf_counter()
+        terms = Terms.starting(ServiceTerms.read(request.headers), arrived_s)
         body = parse_completion_request(await _body(request))
         identity = service.host.identity(body.model)
         service.admit(terms.priority, body.n)
@@ -133,7 +141,7 @@ class WorkerDoors:
             terms=terms,
             echo=body.echo,
         )
-        return self._answer(service, plan, CompletionFraming, stream=body.stream)
+        return self._answer(service, plan, CompletionFraming, request, arrived_s, stream=body.stream)
 
     async def embeddings(self, request: Request) -> Response:
         """`POST /v1/embeddings`."""
@@ -221,11 +229,21 @@ class WorkerDoors:
         return self.service
 
     def _answer(
-        self, service: WorkerService, plan: AnswerPlan, framing: type[Framing], *, stream: bool
+        self,
+        service: WorkerService,
+        plan: AnswerPlan,
+        framing: type[Framing],
+        request: Request,
+        arrived_s: float,
+        *,
+        stream: bool,
     ) -> Response:
         created_s = int(time.time())
         live = service.begin(plan, lambda answer: framing(answer, created_s), stream=stream)
-        return AnswerResponse(service, live, stream=stream)
+        trace = trace_of(request.headers)
+        CURRENT.set(trace)
+        told = Told(self.tracing, trace, arrived_s)
+        return AnswerResponse(service, live, told, stream=stream)
 
 
 class NoBrowsers:
@@ -252,61 +270,6 @@ class NoBrowsers:
     def _is_a_program(self, headers: Headers) -> bool:
         name = host_name(headers.get("host", ""))
         return "origin" not in headers and name is not None and (name == "localhost" or _is_address(name))
-
-
-class AnswerResponse(Response):
-    """Sends an answer as it comes and watches for the reader to leave; one task an answer, none a token."""
-
-    def __init__(self, service: WorkerService, live: LiveAnswer, *, stream: bool) -> None:
-        super().__init__()
-        self._service = service
-        self._live = live
-        self._stream = stream
-
-    async def __call__(
-        self,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        """ASGI."""
-        watcher = asyncio.create_task(_watch(receive, self._live))
-        try:
-            await self._send_all(send)
-        finally:
-            watcher.cancel()
-            self._service.close(self._live)
-
-    async def _send_all(self, send: Send) -> None:
-        live, started = self._live, False
-        while (data := await live.frames()) is not None:
-            if not started:
-                await send({"type": "http.response.start", "status": 200, "headers": self._head()})
-                started = True
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-        if live.abandoned:
-            return
-        if live.failure is not None:
-            raise live.failure
-        await send({"type": "http.response.body", "body": b""})
-
-    def _head(self) -> list[tuple[bytes, bytes]]:
-        plan = self._live.answer.plan
-        return [
-            (b"content-type", b"text/event-stream; charset=utf-8" if self._stream else b"application/json"),
-            (b"cache-control", b"no-store"),
-            (HEADER_GENERATION.encode(), plan.generation.encode()),
-            (HEADER_IDENTITY.encode(), plan.behaviour.encode()),
-            (HEADER_PROMPT_TOKENS.encode(), str(len(plan.prompt)).encode()),
-            (HEADER_CACHED_TOKENS.encode(), str(self._live.answer.cached_tokens or 0).encode()),
-            (HEADER_PROMPT_DIGEST.encode(), digest_of_json(plan.prompt).encode()),
-        ]
-
-
-async def _watch(receive: Receive, live: LiveAnswer) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    live.abandon()
 
 
 async def _plan(

@@ -165,6 +165,15 @@ class WorkerMetrics:
         self._answer_sizes = histogram(
             "vllm:request_generation_tokens", "Tokens generated a request.", TOKEN_BUCKETS
         )
+        self._computed = histogram(
+            "vllm:request_prefill_kv_computed_tokens",
+            "Prompt tokens a request that came from no cache.",
+            TOKEN_BUCKETS,
+        )
+        self._params_n = histogram("vllm:request_params_n", "Answers a request asked for.", (1, 2, 5, 10, 20))
+        self._params_max_tokens = histogram(
+            "vllm:request_params_max_tokens", "Longest answer that a request allows.", TOKEN_BUCKETS
+        )
         self._step_tokens = histogram("vllm:iteration_tokens_total", "Tokens run a step.", STEP_TOKEN_BUCKETS)
         own.register(
             UsageCollector(
@@ -201,6 +210,9 @@ class WorkerMetrics:
             self._output_token.observe(each_s)
         self._prompt_sizes.observe(facts.prompt_tokens)
         self._answer_sizes.observe(facts.completion_tokens)
+        self._computed.observe(facts.prompt_tokens - facts.cached_tokens)
+        self._params_n.observe(answer.plan.n)
+        self._params_max_tokens.observe(answer.plan.sampling.max_tokens or 1)
 
     def cancelled(self) -> None:
         """Count one answer that nobody waited for."""

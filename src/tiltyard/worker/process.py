@@ -18,11 +18,14 @@ from pathlib import Path
 import uvicorn
 import uvloop
 from pydantic import ValidationError
+from uvicorn.config import LOGGING_CONFIG
 
 from tiltyard.engine.fairness import FairnessConfig
 from tiltyard.engine.request import EngineRequest, SamplingSettings
 from tiltyard.errors import ConfigurationError, InvalidRequest, TiltyardError
 from tiltyard.identity.store import IdentityStore
+from tiltyard.telemetry.logs import announce, is_json, open_log
+from tiltyard.telemetry.tracing import open_tracing
 from tiltyard.wire.worker import WorkerSpec
 from tiltyard.worker.app import WorkerDoors
 from tiltyard.worker.host import HostSettings, ModelHost, load_host
@@ -57,6 +60,7 @@ def main(arguments: list[str]) -> int:
         return EXIT_CONFIGURATION
     try:
         spec = read_spec(Path(arguments[0]))
+        open_log(spec.log, process="worker", instance=spec.worker)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(serve(spec))
     except TiltyardError as error:
@@ -80,10 +84,16 @@ async def serve(spec: WorkerSpec) -> int:
     """Listen, load, warm, say ready; then serve until drained."""
     began_s = time.monotonic()
     listener = listen(spec)
-    doors = WorkerDoors(spec.worker)
+    tracing = open_tracing(spec.telemetry, process="worker", instance=spec.worker)
+    doors = WorkerDoors(spec.worker, tracing)
     server = QuietServer(
         uvicorn.Config(
-            doors.app(), log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=5
+            doors.app(),
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=5,
+            log_config=None if is_json() else LOGGING_CONFIG,
         )
     )
     stopping = asyncio.Event()
@@ -117,6 +127,7 @@ async def serve(spec: WorkerSpec) -> int:
         if service is not None and not service.dead:
             service.stop()
         retract_ready_file(spec)
+        tracing.close()
         gc.unfreeze()  # else the interpreter ends without taking the model down
     say(f"{spec.worker}: stopped")
     return EXIT_ENGINE_FAILED if service is not None and service.dead else 0
@@ -248,4 +259,4 @@ async def watch_parent(server: QuietServer, stopping: asyncio.Event) -> None:
 
 def say(line: str) -> None:
     """One line for the log."""
-    print(line, file=sys.stderr, flush=True)
+    announce(line, lambda text: print(text, file=sys.stderr, flush=True))

@@ -24,6 +24,7 @@ from tiltyard.errors import (
     to_http,
 )
 from tiltyard.kernels import BLOCK_TOKENS
+from tiltyard.telemetry.process_metrics import register_process
 from tiltyard.wire.sse import DONE_FRAME, frame
 from tiltyard.wire.terms import HEADER_DEADLINE, HEADER_QUEUE_DEADLINE
 from tiltyard.wire.worker import QueueStatus, WorkerStatus
@@ -140,6 +141,7 @@ class WorkerService:
         self.worker = worker
         self.host = host
         self.metrics = WorkerMetrics(worker, host.engine)
+        register_process(self.metrics.registry, "worker")
         if host.expert_counters is not None:
             self.metrics.registry.register(ExpertCollector(worker, host.expert_counters))
         precision = {i.resolved.behaviour.kv_precision for i in host.identities.values()}

@@ -134,6 +134,7 @@ class Asking:
                 error=error or ("" if pieces else "empty"),
                 session=session,
                 turn=turn,
+                answer_id=reading.answer_id,
                 pieces=tuple(pieces),
             ),
             "".join(reading.texts),
@@ -149,6 +150,7 @@ class _Reading:
         self.usage: dict[str, int] = {}
         self.ended = False
         self.error = ""
+        self.answer_id = ""
 
     def take(self, data: bytes | str, now: float) -> None:
         """One event of the stream."""
@@ -159,6 +161,8 @@ class _Reading:
         if told := chunk.get("error"):
             self.error = f"stream {told.get('code') or told.get('type') or 'error'}"
             return
+        if isinstance(name := chunk.get("id"), str):
+            self.answer_id = name
         if usage := chunk.get("usage"):
             self.usage = {
                 name: usage[name] for name in ("prompt_tokens", "completion_tokens") if name in usage

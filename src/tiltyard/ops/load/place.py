@@ -84,7 +84,26 @@ def peak_memory_bytes(url: str) -> int | None:
     return sum(_peak(process) for process in below) or None
 
 
+def listeners(port: int) -> set[int]:
+    """Processes that listen on a port of this machine, as far as they are ours to see."""
+    return _owners(_sockets(port))
+
+
+def ports_of(process: int) -> list[int]:
+    """Ports on which a process listens; empty if it is not ours to see."""
+    try:
+        held = {str(path.readlink()) for path in (PROC / str(process) / "fd").iterdir()}
+    except OSError:
+        return []
+    return sorted(port for port, name in _listening() if name in held)
+
+
 def _sockets(port: int) -> set[str]:
+    return {name for listened, name in _listening() if listened == port}
+
+
+def _listening() -> set[tuple[int, str]]:
+    """Every port on which somebody listens, with the name of its socket."""
     found = set()
     for name in ("tcp", "tcp6"):
         try:
@@ -93,8 +112,8 @@ def _sockets(port: int) -> set[str]:
             continue  # no Linux, or no IPv6
         for line in lines:
             fields = line.split()
-            if fields[3] == LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
-                found.add(f"socket:[{fields[9]}]")
+            if fields[3] == LISTENING:
+                found.add((int(fields[1].rpartition(":")[2], 16), f"socket:[{fields[9]}]"))
     return found
 
 

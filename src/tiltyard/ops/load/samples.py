@@ -43,6 +43,8 @@ class Sample:
     """Whose turn it is, in a conversation."""
     turn: int = 0
     """From 0."""
+    answer_id: str = ""
+    """What the server calls its answer; a tiltyard's log has it under this name."""
     pieces: tuple[float, ...] = ()
     """When each piece of the answer came."""
 

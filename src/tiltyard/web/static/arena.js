@@ -16,6 +16,12 @@ const announce = (text) => {
   if (announcer) announcer.textContent = text;
 };
 
+// What the page asks for belongs to the trace of the page, where the server keeps traces.
+const traced = () => {
+  const trace = document.querySelector('meta[name="traceparent"]')?.content;
+  return trace ? { traceparent: trace } : {};
+};
+
 // ---- errors beside the form ------------------------------------------------------------------------------
 
 function showError(text) {
@@ -89,7 +95,7 @@ function askAnotherPair() {
 async function refresh() {
   let page;
   try {
-    const response = await fetch(window.location.pathname, { headers: { accept: "text/html" } });
+    const response = await fetch(window.location.pathname, { headers: { accept: "text/html", ...traced() } });
     if (!response.ok) return showError(say("notShown"));
     page = new DOMParser().parseFromString(fromServer(await response.text()), "text/html");
   } catch {
@@ -124,7 +130,7 @@ async function send(form, button) {
   setSending(true);
   showError("");
   try {
-    const response = await fetch(form.action, { method: "POST", body: fields, headers: { accept: "application/json" } });
+    const response = await fetch(form.action, { method: "POST", body: fields, headers: { accept: "application/json", ...traced() } });
     if (response.ok && form.dataset.send !== "quietly") return window.location.assign(response.url);
     if (!response.ok) showError(await explain(response)); // otherwise the stream tells the rest
   } catch {
