@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tiltyard.errors import InvalidRequest
+from tiltyard.wire.terms import ServiceClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,10 @@ class Ask:
     turn: int = 0
     think_s: float = 0.0
     """Seconds between the answer before it, in its conversation, and itself."""
+    tenant: str = ""
+    """Who asks, in traffic that says so; a load is sent with one key, a plan keeps tenants apart."""
+    service_class: ServiceClass | None = None
+    """How urgent it is, in traffic that says so: sent as `x-tiltyard-class`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tiltyard.engine.fairness import FairnessConfig
+from tiltyard.engine.fairness import Account, FairnessConfig
 from tiltyard.engine.paging import Paging
 from tiltyard.engine.request import EngineCounters, EngineRequest, RequestClass
 from tiltyard.engine.scheduler import MOST_TRIES, Scheduler
@@ -33,11 +33,9 @@ class EngineLimits:
 
 
 class Emitted(NamedTuple):
-    """What has become of a request at the end of a stretch."""
+    """A request that got its first token, or its last, at the end of a stretch."""
 
     request: str
-    tokens: int
-    """Generated in it."""
     first: bool
     finished: bool
 
@@ -68,19 +66,39 @@ class NoMemory:
         """Nothing to write."""
 
 
+class PlannedPaging(Paging):
+    """The engine's own paging, which leaves the tree empty as long as nobody could find anything in it.
+
+    Where no two texts begin alike, only a sequence that gave way comes back to its own blocks. Until the first one does, a cached
+    block that nobody uses is as good as a free one, and older than whatever the tree will hold: leaving it out changes nothing.
+    """
+
+    def __init__(self, blocks: int, counters: EngineCounters, *, sharing: bool) -> None:
+        super().__init__(
+            blocks=blocks, block_tokens=BLOCK_TOKENS, memory=NoMemory(), spill=None, counters=counters
+        )
+        self.remembers = sharing
+
+    def release(self, sequence: RunningSequence) -> None:
+        """Give back the blocks of a sequence, which may have given way and want them again."""
+        if not self.remembers and sequence.outputs < sequence.request.max_tokens:
+            self.remembers = True
+            self.remember(sequence)
+        super().release(sequence)
+
+
 class PlannedEngine:
     """One replica's engine; times are virtual seconds."""
 
-    def __init__(self, limits: EngineLimits, costs: StepCosts, *, rows_an_answer: float = 1.0) -> None:
-        """`rows_an_answer`: rows of a step for each running answer, above 1 where tokens are guessed ahead."""
+    def __init__(
+        self, limits: EngineLimits, costs: StepCosts, *, rows_an_answer: float = 1.0, sharing: bool = True
+    ) -> None:
+        """`rows_an_answer`: rows of a step for each running answer, above 1 where tokens are guessed ahead.
+
+        `sharing`: whether any two texts begin alike.
+        """
         self.counters = EngineCounters()
-        self.paging = Paging(
-            blocks=limits.kv_blocks,
-            block_tokens=BLOCK_TOKENS,
-            memory=NoMemory(),
-            spill=None,
-            counters=self.counters,
-        )
+        self.paging = PlannedPaging(limits.kv_blocks, self.counters, sharing=sharing)
         self.scheduler = Scheduler(
             paging=self.paging,
             max_batch_tokens=limits.max_batch_tokens,
@@ -149,21 +167,28 @@ class PlannedEngine:
         """Carry a stretch out; returns what came of it."""
         if not stretch.sequences:
             return stretch.emitted
-        steps, emitted, finished = stretch.steps, list[Emitted](), list[RunningSequence]()
+        steps, paging, remembers = stretch.steps, self.paging, self.paging.remembers
+        emitted, finished = list[Emitted](), list[RunningSequence]()
+        charged: dict[tuple[str, str], list[Account]] = {}
         if not steps:
             return ()
         for sequence in self.scheduler.running:
-            name = sequence.request.request_id
-            self._grow(sequence, steps)
-            sequence.computed += steps
-            length = len(sequence.tokens)
-            sequence.tokens += self._texts[name][1].ids(length, length + steps)
-            sequence.account.decoded(steps)
-            self.paging.remember(sequence)
-            over = sequence.outputs >= sequence.request.max_tokens
-            if over:
+            request, tokens, account = sequence.request, sequence.tokens, sequence.account
+            computed = sequence.computed + steps
+            while sequence.blocks * BLOCK_TOKENS < computed:
+                paging.take_block(sequence)
+            sequence.computed = computed
+            text = self._texts[request.request_id][1]
+            length = len(tokens)
+            tokens += text.ids(length, length + steps) if text.names else [text.own] * steps
+            charged.setdefault((account.tenant, account.request_class), []).append(account)
+            if remembers and len(sequence.path) < computed // BLOCK_TOKENS:
+                paging.remember(sequence)
+            if len(tokens) - sequence.prompt_tokens >= request.max_tokens:
                 finished.append(sequence)
-            emitted.append(Emitted(name, steps, first=False, finished=over))
+                emitted.append(Emitted(request.request_id, first=False, finished=True))
+        for accounts in charged.values():  # one account's counters and usage are those of all of a tenant and class
+            accounts[0].decoded(steps * len(accounts))
         self.counters.steps += steps
         self.counters.generated_tokens += steps * stretch.sequences
         if finished:
@@ -190,7 +215,7 @@ class PlannedEngine:
         plan = self.scheduler.schedule(now_s)
         for one in plan.expired:
             del self._texts[one.request_id]
-        prompts = answers = context = 0
+        prompts = answers = context = made = 0
         emitted, finished = list[Emitted](), list[RunningSequence]()
         even = not plan.admitted and not plan.preempted  # and nothing but answers runs
         for sequence, chunk in plan.work:
@@ -205,16 +230,20 @@ class PlannedEngine:
                 continue
             name = sequence.request.request_id
             sequence.append(self._texts[name][1].ids(len(sequence.tokens), len(sequence.tokens) + 1)[0])
-            over = sequence.outputs >= sequence.request.max_tokens
+            made += 1
+            outputs = sequence.outputs
+            over = outputs >= sequence.request.max_tokens
             if over:
                 finished.append(sequence)
-            emitted.append(Emitted(name, 1, first=sequence.outputs == 1, finished=over))
-        for sequence, _ in plan.work:
-            self.paging.remember(sequence)
+            if over or outputs == 1:
+                emitted.append(Emitted(name, first=outputs == 1, finished=over))
+        if self.paging.remembers:
+            for sequence, _ in plan.work:
+                self.paging.remember(sequence)
         self._retire(finished)
         self.counters.steps += 1
         self.counters.prompt_tokens += prompts
-        self.counters.generated_tokens += len(emitted)
+        self.counters.generated_tokens += made
         self._even = self._will_run_alike(answers_alone=even and bool(plan.work) and not finished)
         costs = self._costs
         seconds = (
@@ -252,10 +281,6 @@ class PlannedEngine:
             if len(classes) > 1 or request.queue_deadline_s is not None or request.deadline_s is not None:
                 return False
         return len(tenants) == 1 or (not keeps_out and len(tenants) <= MOST_TRIES)
-
-    def _grow(self, sequence: RunningSequence, steps: int) -> None:
-        while sequence.blocks * BLOCK_TOKENS < sequence.computed + steps:
-            self.paging.take_block(sequence)
 
     def _retire(self, finished: Sequence[RunningSequence]) -> None:
         for sequence in finished:

@@ -56,28 +56,42 @@ class _Replica:
     engine: PlannedEngine
     stretch: Stretch | None = None
     inbox: list[tuple[EngineRequest, _Sent]] | None = None
-    told: int = 0
-    """Steps of the stretch that the router has heard of."""
     serial: int = 0
     busy_s: float = 0.0
 
 
-def simulate(arrivals: Iterable[Arrival], fleet: Fleet, *, seed: int = 0, told: Told | None = None) -> Prediction:
-    """Let requests arrive, in the order of their times, until all have ended."""
-    return _Simulation(fleet, seed, told).run(iter(arrivals))
+def simulate(
+    arrivals: Iterable[Arrival],
+    fleet: Fleet,
+    *,
+    sharing: bool = True,
+    seed: int = 0,
+    told: Told | None = None,
+) -> Prediction:
+    """Let requests arrive, in the order of their times, until all have ended.
+
+    `sharing`: whether any two texts begin alike; without, caches are not looked at, which changes nothing but the time it takes.
+    """
+    return _Simulation(fleet, seed, told, sharing=sharing).run(iter(arrivals))
 
 
 class _Simulation:
-    def __init__(self, fleet: Fleet, seed: int, told: Told | None) -> None:
+    def __init__(self, fleet: Fleet, seed: int, told: Told | None, *, sharing: bool) -> None:
         self.now = 0.0
         self._fleet = fleet
         self._told = told
+        self._prefixes = sharing and fleet.replicas > 1
+        """Whether what a replica may have cached can decide anything."""
         self._ended = 0
         self._rng = random.Random(seed)  # noqa: S311
         self._router = _router(fleet, lambda: self.now)
         self._workers = self._router.registry.workers
         self._replicas = [
-            _Replica(PlannedEngine(fleet.limits, fleet.costs, rows_an_answer=fleet.guessing.rows))
+            _Replica(
+                PlannedEngine(
+                    fleet.limits, fleet.costs, rows_an_answer=fleet.guessing.rows, sharing=sharing
+                )
+            )
             for _ in range(fleet.replicas)
         ]
         self._place = {worker.name: place for place, worker in enumerate(self._workers)}
@@ -136,11 +150,9 @@ class _Simulation:
             priority=arrival.service_class,
             queue_deadline_s=None if deadline is None else arrival.at_s + deadline,
         )
-        # What a worker may have cached decides nothing where there is one.
+        scope = (IDENTITY, arrival.tenant)
         beginning = (
-            Beginning.of_ids((IDENTITY, arrival.tenant), prompt)
-            if len(self._replicas) > 1
-            else NOTHING
+            Beginning.of_ids(scope, prompt) if self._prefixes else Beginning(arrival.prompt_tokens)
         )
         self._tell_router()
         sent = self._send(arrival, beginning, self._choose(beginning, set()))
@@ -215,7 +227,6 @@ class _Simulation:
             replica.stretch = None
             return
         replica.stretch = replica.engine.begin(self.now)
-        replica.told = 0
         replica.serial += 1
         self._push(replica.stretch.end_s, place, replica.serial, None)
 
@@ -223,7 +234,7 @@ class _Simulation:
         emitted = replica.engine.end(stretch)
         replica.busy_s += stretch.end_s - stretch.begun_s
         for one in emitted:
-            self._take(one, replica.told if stretch.sequences else 0)
+            self._take(one)
         for name in stretch.expired:
             self._leave(self._sent.pop(name))
             self._over("queue deadline")
@@ -234,19 +245,19 @@ class _Simulation:
             replica.inbox = None
         self._begin(place, replica)
 
-    def _take(self, one: Emitted, told: int) -> None:
+    def _take(self, one: Emitted) -> None:
         sent = self._sent[one.request]
-        if one.tokens > told:
-            sent.entry.answered(one.tokens - told)
         if one.first:
             sent.first_s = self.now
+            sent.entry.answered(1)
+            sent.tokens = 1
         if not one.finished:
             return
         del self._sent[one.request]
         self._leave(sent)
         arrival = sent.arrival
         conversation = NOTHING
-        if len(self._replicas) > 1:
+        if self._prefixes:
             total = arrival.prompt_tokens + arrival.answer_tokens
             conversation = Beginning.of_ids((IDENTITY, arrival.tenant), arrival.text.ids(0, total))
         self._router.ended(sent.route, conversation, [arrival.answer_tokens])
@@ -265,18 +276,24 @@ class _Simulation:
             self._told(self._ended, self.now)
 
     def _tell_router(self) -> None:
-        """Tell it of the tokens that have come by now in stretches that still go on."""
+        """Tell it of the tokens that have come by now."""
         if len(self._replicas) == 1:
-            return
+            return  # it has no choice
         for replica in self._replicas:
-            stretch = replica.stretch
-            if stretch is None or not stretch.sequences:
+            stretch, done = replica.stretch, 0
+            if stretch is None:
                 continue
-            done = replica.engine.steps_until(stretch, self.now)
-            if done > replica.told:
-                for sequence in replica.engine.scheduler.running:
-                    self._sent[sequence.request.request_id].entry.answered(done - replica.told)
-                replica.told = done
+            if stretch.sequences:
+                done = replica.engine.steps_until(stretch, self.now)
+            for sequence in replica.engine.scheduler.running:
+                sent = self._sent[sequence.request.request_id]
+                come = sequence.outputs + done
+                # Of a step that is under way the engine knows the tokens already, the router does not.
+                if not stretch.sequences and stretch.end_s > self.now:
+                    come -= 1
+                if come > sent.tokens > 0:
+                    sent.entry.answered(come - sent.tokens)
+                    sent.tokens = come
 
     def _push(self, at_s: float, place: int, serial: int, what: tuple[EngineRequest, _Sent] | None) -> None:
         heapq.heappush(self._events, (at_s, next(self._order), place, serial, what))
