@@ -34,6 +34,7 @@ VERBS = {
     "events": "Read, verify and rebuild the event log.",
     "replay": "Make a recorded answer, battle or leaderboard again and compare it.",
     "bench": "Put load on servers and say what it met; or measure the kernels of this machine.",
+    "plan": "Say how many replicas traffic needs, and what would happen if it or the fleet were another.",
 }
 """Each verb is one module `tiltyard.cli.<verb>` with a click command named `command`."""
 

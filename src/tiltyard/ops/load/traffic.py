@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tiltyard.errors import InvalidRequest
@@ -113,7 +113,11 @@ class Scaling:
 
     def of(self, asks: Sequence[Ask]) -> list[Ask]:
         """Scale requests."""
-        return [self._one(ask) for ask in asks]
+        return list(self.each(asks))
+
+    def each(self, asks: Iterable[Ask]) -> Iterator[Ask]:
+        """Scale requests one by one."""
+        return map(self._one, asks)
 
     def _one(self, ask: Ask) -> Ask:
         prompt = max(1, round(ask.prompt_tokens * self.tokens * self.prompts))

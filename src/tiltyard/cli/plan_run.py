@@ -1,0 +1,271 @@
+"""`tiltyard plan run`: read traffic, learn what steps cost, simulate, and print one table."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from tiltyard.cli.options import FiniteRange, config_option, data_option
+from tiltyard.cli.plan_progress import Counting
+from tiltyard.cli.settings import Settings, load_settings
+from tiltyard.cli.since import MOMENT
+from tiltyard.engine.fairness import FairnessConfig
+from tiltyard.errors import ConfigurationError, InvalidRequest
+from tiltyard.events.log import EventLog
+from tiltyard.ops.load.logged import LoggedRequest, read_traffic, trace_of
+from tiltyard.ops.load.samples import Objectives, Spread
+from tiltyard.ops.load.traces import Trace, read_trace
+from tiltyard.ops.plan.engine import EngineLimits
+from tiltyard.ops.plan.held_back import Uncertainty, held_back
+from tiltyard.ops.plan.history import deployment_in, learn
+from tiltyard.ops.plan.plan import AS_IT_IS, Plan, Row
+from tiltyard.ops.plan.setup import ROUTINGS, Fleet, Routing
+from tiltyard.ops.plan.step_file import StepFile
+from tiltyard.ops.plan.what_if import WhatIf
+
+OWN_LOG = "log"
+TABLE_WIDTH = 190
+HEAD = (
+    "question",
+    "replicas",
+    "requests",
+    "failed",
+    "first token p50 / p99",
+    "per token p50 / p99",
+    "tokens/s",
+    "in time",
+    "goodput",
+    "busy",
+    "cached",
+)
+
+
+class Known(NamedTuple):
+    """What is known of the engine before anything is simulated."""
+
+    steps: StepFile
+    fleet: Fleet
+    uncertainty: Uncertainty | None
+
+
+def _what_ifs(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -> list[WhatIf]:
+    try:
+        return [WhatIf.parse(value) for value in values]
+    except InvalidRequest as error:
+        raise click.BadParameter(error.message, param=option) from error
+
+
+@click.command()
+@data_option
+@config_option
+@click.option(
+    "--trace",
+    default=OWN_LOG,
+    show_default=True,
+    help="Traffic: log (our own), or a file as of `tiltyard bench --trace`.",
+)
+@click.option("--identity", help="Of the log, the requests of this identity; the one with most unless told.")
+@click.option("--since", type=MOMENT, help="Of the log, from then on: 24h, 7d or 2026-12-01T08:00.")
+@click.option("--until", type=MOMENT, help="Of the log, until then.")
+@click.option("--newest", type=click.IntRange(1), default=20_000, show_default=True, help="Of the log, at most so many.")
+@click.option("--requests", type=click.IntRange(1), help="Simulate so many: the traffic is cut, or repeated.")
+@click.option("--steps", type=click.Path(path_type=Path), help="What steps cost, from `tiltyard plan calibrate`, instead of the log.")
+@click.option("--save-steps", type=click.Path(dir_okay=False, path_type=Path), help="Write what was fitted, for --steps elsewhere.")
+@click.option("--replicas", type=click.IntRange(1, 1000), help="As it is; as many as answered in the log unless told.")
+@click.option("--routing", type=click.Choice(ROUTINGS), default="tiltyard", show_default=True)
+@click.option("--kv-blocks", type=click.IntRange(1), help="KV blocks of 32 tokens of each replica.")
+@click.option("--objective-first", type=FiniteRange(0, min_open=True), help="Seconds to the first token that users put up with.")
+@click.option("--objective-token", type=FiniteRange(0, min_open=True), help="Seconds for each further token.")
+@click.option("--share", type=FiniteRange(0, 1, min_open=True), default=0.99, show_default=True, help="Of requests that shall be in time.")
+@click.option("--what-if", "what_ifs", multiple=True, callback=_what_ifs, help="NAME=VALUE,… changed, one row each; may repeat.")
+@click.option("--held-back/--no-held-back", default=True, show_default=True, help="Measure how far predictions of the log are off.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Write the JSON document here.")
+@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the table as a page here.")
+@click.option("--json", "as_json", is_flag=True, help="Print the JSON document instead of the table.")
+def run(**options: object) -> None:
+    """Predict what a fleet does under recorded traffic.
+
+    With an objective it also finds the fewest replicas that meet it. --what-if changes the traffic (speed, tokens, prompts,
+    max_tokens, max_prompt_tokens, batch) or the fleet (replicas, routing, gate_tokens, max_queue, queue_deadline, max_sequences,
+    max_batch_tokens, kv).
+    """
+    for name in ("output", "html", "save_steps"):
+        path = cast("Path | None", options[name])
+        if path is not None and not path.absolute().parent.is_dir():
+            raise ConfigurationError(f"{path.absolute().parent} is no folder; make it first", param=name)
+    settings = load_settings(cast("Path | None", options["config"]), data_dir=cast("Path | None", options["data"]))
+    with Counting() as counting:
+        plan = _plan(options, settings, counting)
+        rows, needed = _answers(plan, options, counting)
+    share = cast("float", options["share"]) if needed is not None else None
+    document = plan.document(rows, needed, share)
+    if (output := cast("Path | None", options["output"])) is not None:
+        output.write_bytes(document)
+    html = cast("Path | None", options["html"])
+    console = Console(record=html is not None, quiet=bool(options["as_json"]), width=None if sys.stdout.isatty() else TABLE_WIDTH)
+    show(console, plan, rows, needed, cast("float", options["share"]))
+    if html is not None:
+        html.write_text(console.export_html(), encoding="utf-8")
+    if options["as_json"]:
+        click.echo(document)
+
+
+def _plan(options: dict[str, object], settings: Settings, counting: Counting) -> Plan:
+    name, steps = cast("str", options["trace"]), cast("Path | None", options["steps"])
+    logged: list[LoggedRequest] = []
+    if name == OWN_LOG or steps is None:
+        logged = _logged(options, settings, counting)
+    if steps is None:
+        known = _learned(options, settings, logged, counting)
+    else:
+        read = StepFile.load(steps)
+        known = Known(read, _fleet(options, settings, read), None)
+    trace: Trace = trace_of(logged) if name == OWN_LOG else read_trace(Path(name), count=cast("int | None", options["requests"]))
+    if (path := cast("Path | None", options["save_steps"])) is not None:
+        path.write_bytes(known.steps.dump())
+    return Plan(
+        trace,
+        cast("int | None", options["requests"]) or len(trace.asks),
+        known.fleet,
+        known.steps.fit,
+        known.steps.learned_from,
+        known.uncertainty,
+        cast("int", options["seed"]),
+    )
+
+
+def _logged(options: dict[str, object], settings: Settings, counting: Counting) -> list[LoggedRequest]:
+    """The requests of one identity and of the deployment that answered most of them."""
+    with EventLog.open(settings.log_place, keys=settings.keys_place, create=False) as log:
+        found = read_traffic(
+            log,
+            identity=cast("str | None", options["identity"]),
+            since_s=cast("float | None", options["since"]),
+            until_s=cast("float | None", options["until"]),
+            newest=cast("int", options["newest"]),
+            told=lambda read: counting.show(f"read {read:,} generations"),
+        ).requests
+    identities = [request.identity for request in found]
+    most = max(dict.fromkeys(identities), key=identities.count)
+    return [request for request in found if request.identity == most]
+
+
+def _learned(
+    options: dict[str, object], settings: Settings, logged: Sequence[LoggedRequest], counting: Counting
+) -> Known:
+    with EventLog.open(settings.log_place, keys=settings.keys_place, create=False) as log:
+        digest, deployment = deployment_in(log, logged)
+    own = [request for request in logged if request.deployment == digest]
+    learned = learn(own)
+    workers = settings.file.workers
+    steps = StepFile(
+        learned.fit,
+        deployment.kv_blocks,
+        deployment.max_batch_tokens,
+        workers.max_sequences,
+        f"{len(own):,} requests of {own[0].identity} in the log",
+    )
+    fleet = replace(
+        _fleet(options, settings, steps),
+        outside_s=learned.outside_s,
+        guessing=learned.guessing,
+        replicas=cast("int | None", options["replicas"]) or learned.workers,
+    )
+    uncertainty = None
+    if options["held_back"]:
+        as_it_was = replace(fleet, replicas=learned.workers, routing="tiltyard", limits=replace(fleet.limits, kv_blocks=deployment.kv_blocks))
+        uncertainty = held_back(own, as_it_was, told=lambda done, of: counting.show(f"held back window {done + 1} of {of}"))
+    return Known(steps, fleet, uncertainty)
+
+
+def _fleet(options: dict[str, object], settings: Settings, steps: StepFile) -> Fleet:
+    workers = settings.file.workers
+    return Fleet(
+        EngineLimits(
+            cast("int | None", options["kv_blocks"]) or steps.kv_blocks,
+            steps.max_batch_tokens,
+            steps.max_sequences,
+            FairnessConfig(weights={**FairnessConfig().weights, **workers.class_weights.model_dump()}),
+        ),
+        steps.fit.costs,
+        replicas=cast("int | None", options["replicas"]) or 1,
+        routing=cast("Routing", options["routing"]),
+        max_queue=workers.max_queue,
+        objectives=Objectives(
+            cast("float | None", options["objective_first"]), cast("float | None", options["objective_token"])
+        ),
+    )
+
+
+def _answers(plan: Plan, options: dict[str, object], counting: Counting) -> tuple[list[Row], int | None]:
+    def told(what: str) -> dict[str, object]:
+        return {"told": lambda done, at_s: counting.show(f"{what}: {done:,} of {plan.requests:,} requests, {at_s:,.0f} s simulated")}
+
+    rows = [Row(str(AS_IT_IS), plan.predict(**told(str(AS_IT_IS))))]
+    for what_if in cast("list[WhatIf]", options["what_ifs"]):
+        rows.append(Row(str(what_if), plan.predict(what_if, **told(str(what_if)))))
+    needed = None
+    objectives = plan.fleet.objectives
+    if objectives.time_to_first_s is not None or objectives.per_token_s is not None:
+        share = cast("float", options["share"])
+        tried = plan.search(share, **told("searching"))
+        rows += [Row(f"with {found.replicas}", found) for found in tried]
+        needed = next(found.replicas for found in tried if found.attained >= share)
+    return rows, needed
+
+
+def show(console: Console, plan: Plan, rows: Sequence[Row], needed: int | None, share: float) -> None:
+    """Print the table, what it rests on, and the answer."""
+    table = Table()
+    for name in HEAD:
+        table.add_column(name, justify="left" if name == "question" else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*_cells(row, plan))
+    console.print(table)
+    lines = [
+        f"Traffic: {plan.trace.name}, {plan.requests:,} requests. Steps: {plan.learned_from}; "
+        f"off by {plan.fit.residual:.0%} in the median, {plan.fit.residual_p90:.0%} at p90, {plan.fit.bias:+.1%} in sum."
+    ]
+    if (found := plan.uncertainty) is not None:
+        lines.append(
+            f"Held back, {len(found.windows)} windows each predicted from the others, off by at most: first token p50 {found.first_p50:.0%}, "
+            f"p99 {found.first_p99:.0%}, per token p50 {found.each_p50:.0%}, tokens/s {found.tokens_per_s:.0%}."
+        )
+    else:
+        lines.append("No requests were held back, so how far this is off is not known: it is at least as much as the steps are.")
+    if needed is not None:
+        lines.append(f"{needed} replicas are the fewest with which {share:.1%} of the requests are in time.")
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _cells(row: Row, plan: Plan) -> list[str]:
+    found, objectives = row.prediction, plan.fleet.objectives
+    asked = objectives.time_to_first_s is not None or objectives.per_token_s is not None
+    return [
+        row.question,
+        str(found.replicas),
+        f"{found.requests:,}",
+        ", ".join(f"{count:,} {kind}" for kind, count in found.errors.items()) or "0",
+        _spread(found.time_to_first_s),
+        _spread(found.per_token_s),
+        f"{found.answer_tokens_per_s:,.0f}",
+        f"{found.attained:.1%}" if asked else "-",
+        f"{found.goodput_per_s:.2f}/s" if asked else "-",
+        f"{found.utilisation:.0%}",
+        f"{found.cached_tokens / found.prompt_tokens:.0%}" if found.prompt_tokens else "-",
+    ]
+
+
+def _spread(spread: Spread) -> str:
+    if spread.p50 is None or spread.p99 is None:
+        return "-"
+    return f"{spread.p50 * 1e3:,.0f} / {spread.p99 * 1e3:,.0f} ms"
