@@ -24,7 +24,12 @@ from tiltyard.worker.host import HostSettings, load_host
 @click.argument("model", required=False)
 @config_option
 @click.option("--threads", type=click.IntRange(1), help="Threads of the engine; all cores unless told.")
-@click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Write the step model here, for --steps.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the step model here, for --steps.",
+)
 def calibrate(*, model: str | None, config: Path | None, threads: int | None, output: Path | None) -> None:
     """Run the engine with MODEL (a name from [models]; the first unless told) for some ten seconds and fit what its steps cost.
 
@@ -33,9 +38,13 @@ def calibrate(*, model: str | None, config: Path | None, threads: int | None, ou
     settings = load_settings(config)
     name = model or next(iter(settings.models), "")
     if name not in settings.models:
-        raise NotFound(f"no model {name!r} in [models]; there are {', '.join(settings.models)}", param="model")
+        raise NotFound(
+            f"no model {name!r} in [models]; there are {', '.join(settings.models)}", param="model"
+        )
     declared = settings.models[name]
-    path = parse_source(declared.source, settings.base_dir).fetch(settings.cache_dir, declared.sha256, progress_on())
+    path = parse_source(declared.source, settings.base_dir).fetch(
+        settings.cache_dir, declared.sha256, progress_on()
+    )
     workers = settings.file.workers
     host = load_host(
         path,
@@ -51,7 +60,11 @@ def calibrate(*, model: str | None, config: Path | None, threads: int | None, ou
     with Counting() as counting:
         fit = measure(host.engine, told=lambda done, of: counting.show(f"measured {done} of {of} loads"))
     written = StepFile(
-        fit, host.config.kv_blocks, host.config.max_batch_tokens, host.config.max_sequences, f"calibration of {name}"
+        fit,
+        host.config.kv_blocks,
+        host.config.max_batch_tokens,
+        host.config.max_sequences,
+        f"calibration of {name}",
     )
     if output is not None:
         output.write_bytes(written.dump())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from io import StringIO
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,17 +13,18 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from tiltyard.cli.options import FiniteRange, config_option, data_option
+from tiltyard.cli.logged_traffic import OWN_LOG, logged_options, logged_traffic
+from tiltyard.cli.options import FiniteRange
 from tiltyard.cli.plan_progress import Counting
 from tiltyard.cli.settings import Settings, load_settings
-from tiltyard.cli.since import MOMENT
-from tiltyard.engine.fairness import FairnessConfig
+from tiltyard.engine.fairness import CLASSES, FairnessConfig
 from tiltyard.errors import ConfigurationError, InvalidRequest
 from tiltyard.events.log import EventLog
-from tiltyard.ops.load.logged import LoggedRequest, read_traffic, trace_of
+from tiltyard.ops.load.logged import LoggedRequest, trace_of
 from tiltyard.ops.load.samples import Objectives, Spread
 from tiltyard.ops.load.traces import Trace, read_trace
 from tiltyard.ops.plan.engine import EngineLimits
+from tiltyard.ops.plan.fleet import Told
 from tiltyard.ops.plan.held_back import Uncertainty, held_back
 from tiltyard.ops.plan.history import deployment_in, learn
 from tiltyard.ops.plan.plan import AS_IT_IS, Plan, Row
@@ -30,7 +32,6 @@ from tiltyard.ops.plan.setup import ROUTINGS, Fleet, Routing
 from tiltyard.ops.plan.step_file import StepFile
 from tiltyard.ops.plan.what_if import WhatIf
 
-OWN_LOG = "log"
 TABLE_WIDTH = 190
 HEAD = (
     "question",
@@ -63,32 +64,65 @@ def _what_ifs(_: click.Context, option: click.Parameter, values: tuple[str, ...]
 
 
 @click.command()
-@data_option
-@config_option
 @click.option(
     "--trace",
     default=OWN_LOG,
     show_default=True,
     help="Traffic: log (our own), or a file as of `tiltyard bench --trace`.",
 )
-@click.option("--identity", help="Of the log, the requests of this identity; the one with most unless told.")
-@click.option("--since", type=MOMENT, help="Of the log, from then on: 24h, 7d or 2026-12-01T08:00.")
-@click.option("--until", type=MOMENT, help="Of the log, until then.")
-@click.option("--newest", type=click.IntRange(1), default=20_000, show_default=True, help="Of the log, at most so many.")
+@logged_options
+@click.option(
+    "--newest", type=click.IntRange(1), default=20_000, show_default=True, help="Of the log, at most so many."
+)
 @click.option("--requests", type=click.IntRange(1), help="Simulate so many: the traffic is cut, or repeated.")
-@click.option("--steps", type=click.Path(path_type=Path), help="What steps cost, from `tiltyard plan calibrate`, instead of the log.")
-@click.option("--save-steps", type=click.Path(dir_okay=False, path_type=Path), help="Write what was fitted, for --steps elsewhere.")
-@click.option("--replicas", type=click.IntRange(1, 1000), help="As it is; as many as answered in the log unless told.")
+@click.option(
+    "--steps",
+    type=click.Path(path_type=Path),
+    help="What steps cost, from `tiltyard plan calibrate`, instead of the log.",
+)
+@click.option(
+    "--save-steps",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write what was fitted, for --steps elsewhere.",
+)
+@click.option(
+    "--replicas", type=click.IntRange(1, 1000), help="As it is; as many as answered in the log unless told."
+)
 @click.option("--routing", type=click.Choice(ROUTINGS), default="tiltyard", show_default=True)
 @click.option("--kv-blocks", type=click.IntRange(1), help="KV blocks of 32 tokens of each replica.")
-@click.option("--objective-first", type=FiniteRange(0, min_open=True), help="Seconds to the first token that users put up with.")
+@click.option(
+    "--objective-first",
+    type=FiniteRange(0, min_open=True),
+    help="Seconds to the first token that users put up with.",
+)
 @click.option("--objective-token", type=FiniteRange(0, min_open=True), help="Seconds for each further token.")
-@click.option("--share", type=FiniteRange(0, 1, min_open=True), default=0.99, show_default=True, help="Of requests that shall be in time.")
-@click.option("--what-if", "what_ifs", multiple=True, callback=_what_ifs, help="NAME=VALUE,… changed, one row each; may repeat.")
-@click.option("--held-back/--no-held-back", default=True, show_default=True, help="Measure how far predictions of the log are off.")
+@click.option(
+    "--share",
+    type=FiniteRange(0, 1, min_open=True),
+    default=0.99,
+    show_default=True,
+    help="Of requests that shall be in time.",
+)
+@click.option(
+    "--what-if",
+    "what_ifs",
+    multiple=True,
+    callback=_what_ifs,
+    help="NAME=VALUE,… changed, one row each; may repeat.",
+)
+@click.option(
+    "--held-back/--no-held-back",
+    default=True,
+    show_default=True,
+    help="Measure how far predictions of the log are off.",
+)
 @click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Write the JSON document here.")
-@click.option("--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the table as a page here.")
+@click.option(
+    "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Write the JSON document here."
+)
+@click.option(
+    "--html", type=click.Path(dir_okay=False, path_type=Path), help="Write the table as a page here."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON document instead of the table.")
 def run(**options: object) -> None:
     """Predict what a fleet does under recorded traffic.
@@ -101,7 +135,9 @@ def run(**options: object) -> None:
         path = cast("Path | None", options[name])
         if path is not None and not path.absolute().parent.is_dir():
             raise ConfigurationError(f"{path.absolute().parent} is no folder; make it first", param=name)
-    settings = load_settings(cast("Path | None", options["config"]), data_dir=cast("Path | None", options["data"]))
+    settings = load_settings(
+        cast("Path | None", options["config"]), data_dir=cast("Path | None", options["data"])
+    )
     with Counting() as counting:
         plan = _plan(options, settings, counting)
         rows, needed = _answers(plan, options, counting)
@@ -110,7 +146,11 @@ def run(**options: object) -> None:
     if (output := cast("Path | None", options["output"])) is not None:
         output.write_bytes(document)
     html = cast("Path | None", options["html"])
-    console = Console(record=html is not None, quiet=bool(options["as_json"]), width=None if sys.stdout.isatty() else TABLE_WIDTH)
+    console = Console(
+        record=html is not None,
+        file=StringIO() if options["as_json"] else None,
+        width=None if sys.stdout.isatty() else TABLE_WIDTH,
+    )
     show(console, plan, rows, needed, cast("float", options["share"]))
     if html is not None:
         html.write_text(console.export_html(), encoding="utf-8")
@@ -122,13 +162,17 @@ def _plan(options: dict[str, object], settings: Settings, counting: Counting) ->
     name, steps = cast("str", options["trace"]), cast("Path | None", options["steps"])
     logged: list[LoggedRequest] = []
     if name == OWN_LOG or steps is None:
-        logged = _logged(options, settings, counting)
+        logged = _logged(options, counting)
     if steps is None:
         known = _learned(options, settings, logged, counting)
     else:
         read = StepFile.load(steps)
         known = Known(read, _fleet(options, settings, read), None)
-    trace: Trace = trace_of(logged) if name == OWN_LOG else read_trace(Path(name), count=cast("int | None", options["requests"]))
+    trace: Trace = (
+        trace_of(logged)
+        if name == OWN_LOG
+        else read_trace(Path(name), count=cast("int | None", options["requests"]))
+    )
     if (path := cast("Path | None", options["save_steps"])) is not None:
         path.write_bytes(known.steps.dump())
     return Plan(
@@ -142,17 +186,13 @@ def _plan(options: dict[str, object], settings: Settings, counting: Counting) ->
     )
 
 
-def _logged(options: dict[str, object], settings: Settings, counting: Counting) -> list[LoggedRequest]:
+def _logged(options: dict[str, object], counting: Counting) -> list[LoggedRequest]:
     """The requests of one identity and of the deployment that answered most of them."""
-    with EventLog.open(settings.log_place, keys=settings.keys_place, create=False) as log:
-        found = read_traffic(
-            log,
-            identity=cast("str | None", options["identity"]),
-            since_s=cast("float | None", options["since"]),
-            until_s=cast("float | None", options["until"]),
-            newest=cast("int", options["newest"]),
-            told=lambda read: counting.show(f"read {read:,} generations"),
-        ).requests
+    found = logged_traffic(
+        options,
+        newest=cast("int", options["newest"]),
+        told=lambda read: counting.show(f"read {read:,} generations"),
+    ).requests
     identities = [request.identity for request in found]
     most = max(dict.fromkeys(identities), key=identities.count)
     return [request for request in found if request.identity == most]
@@ -181,8 +221,15 @@ def _learned(
     )
     uncertainty = None
     if options["held_back"]:
-        as_it_was = replace(fleet, replicas=learned.workers, routing="tiltyard", limits=replace(fleet.limits, kv_blocks=deployment.kv_blocks))
-        uncertainty = held_back(own, as_it_was, told=lambda done, of: counting.show(f"held back window {done + 1} of {of}"))
+        as_it_was = replace(
+            fleet,
+            replicas=learned.workers,
+            routing="tiltyard",
+            limits=replace(fleet.limits, kv_blocks=deployment.kv_blocks),
+        )
+        uncertainty = held_back(
+            own, as_it_was, told=lambda done, of: counting.show(f"held back window {done + 1} of {of}")
+        )
     return Known(steps, fleet, uncertainty)
 
 
@@ -193,7 +240,7 @@ def _fleet(options: dict[str, object], settings: Settings, steps: StepFile) -> F
             cast("int | None", options["kv_blocks"]) or steps.kv_blocks,
             steps.max_batch_tokens,
             steps.max_sequences,
-            FairnessConfig(weights={**FairnessConfig().weights, **workers.class_weights.model_dump()}),
+            FairnessConfig(weights={name: getattr(workers.class_weights, name) for name in CLASSES}),
         ),
         steps.fit.costs,
         replicas=cast("int | None", options["replicas"]) or 1,
@@ -206,17 +253,19 @@ def _fleet(options: dict[str, object], settings: Settings, steps: StepFile) -> F
 
 
 def _answers(plan: Plan, options: dict[str, object], counting: Counting) -> tuple[list[Row], int | None]:
-    def told(what: str) -> dict[str, object]:
-        return {"told": lambda done, at_s: counting.show(f"{what}: {done:,} of {plan.requests:,} requests, {at_s:,.0f} s simulated")}
+    def told(what: str) -> Told:
+        return lambda done, at_s: counting.show(
+            f"{what}: {done:,} of {plan.requests:,} requests, {at_s:,.0f} s simulated"
+        )
 
-    rows = [Row(str(AS_IT_IS), plan.predict(**told(str(AS_IT_IS))))]
+    rows = [Row(str(AS_IT_IS), plan.predict(told=told(str(AS_IT_IS))))]
     for what_if in cast("list[WhatIf]", options["what_ifs"]):
-        rows.append(Row(str(what_if), plan.predict(what_if, **told(str(what_if)))))
+        rows.append(Row(str(what_if), plan.predict(what_if, told=told(str(what_if)))))
     needed = None
     objectives = plan.fleet.objectives
     if objectives.time_to_first_s is not None or objectives.per_token_s is not None:
         share = cast("float", options["share"])
-        tried = plan.search(share, **told("searching"))
+        tried = plan.search(share, told=told("searching"))
         rows += [Row(f"with {found.replicas}", found) for found in tried]
         needed = next(found.replicas for found in tried if found.attained >= share)
     return rows, needed
@@ -240,7 +289,9 @@ def show(console: Console, plan: Plan, rows: Sequence[Row], needed: int | None, 
             f"p99 {found.first_p99:.0%}, per token p50 {found.each_p50:.0%}, tokens/s {found.tokens_per_s:.0%}."
         )
     else:
-        lines.append("No requests were held back, so how far this is off is not known: it is at least as much as the steps are.")
+        lines.append(
+            "No requests were held back, so how far this is off is not known: it is at least as much as the steps are."
+        )
     if needed is not None:
         lines.append(f"{needed} replicas are the fewest with which {share:.1%} of the requests are in time.")
     for line in lines:

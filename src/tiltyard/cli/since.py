@@ -12,7 +12,7 @@ _AGO = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-class Moment(click.ParamType):
+class Moment(click.ParamType[float]):
     """Seconds since 1970 of `30m`, `24h`, `7d` (ago) or `2026-12-01T08:00` (UTC unless it says a zone)."""
 
     name = "moment"

@@ -96,6 +96,7 @@ class StepWork(Frozen):
     """What the engine ran, for all requests together, in the steps of one phase of an answer; `tiltyard plan` reads it."""
 
     steps: int
+    """Steps."""
     prompt_tokens: int
     """Tokens of prompts."""
     answer_tokens: int

@@ -124,7 +124,8 @@ def read_traffic(
     if not found:
         whose = "" if identity is None else f" of {identity}"
         raise InvalidRequest(
-            f"the log has no requests{whose} in that time; serve some first, or say another --since", param="trace"
+            f"the log has no requests{whose} in that time; serve some first, or say another --since",
+            param="trace",
         )
     return LoggedTraffic(sorted(found, key=lambda request: request.at_s), left_out)
 

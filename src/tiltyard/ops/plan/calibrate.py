@@ -47,7 +47,9 @@ def calibrate(
             prompt = tuple(rng.randrange(config.vocab_size) for _ in range(length))
             name = f"calibrate-{number}-{one}"
             settings = SamplingSettings(temperature=0.0)
-            engine.submit(EngineRequest(name, prompt, settings, ANSWER_TOKENS, frozenset(), name, speculate=False))
+            engine.submit(
+                EngineRequest(name, prompt, settings, ANSWER_TOKENS, frozenset(), name, speculate=False)
+            )
         steps = _steps(engine, clock)
         if number:
             observed += steps

@@ -187,7 +187,9 @@ class PlannedEngine:
             if len(tokens) - sequence.prompt_tokens >= request.max_tokens:
                 finished.append(sequence)
                 emitted.append(Emitted(request.request_id, first=False, finished=True))
-        for accounts in charged.values():  # one account's counters and usage are those of all of a tenant and class
+        for (
+            accounts
+        ) in charged.values():  # one account's counters and usage are those of all of a tenant and class
             accounts[0].decoded(steps * len(accounts))
         self.counters.steps += steps
         self.counters.generated_tokens += steps * stretch.sequences
@@ -209,7 +211,10 @@ class PlannedEngine:
     def _seconds(self, steps: int, sequences: int) -> float:
         """Of the first steps of a stretch: each looks one position further back for each sequence."""
         context = steps * self._context + sequences * steps * (steps - 1) / 2
-        return steps * (self._costs.per_step + self._answer_row_s * sequences) + self._costs.per_context_token * context
+        return (
+            steps * (self._costs.per_step + self._answer_row_s * sequences)
+            + self._costs.per_context_token * context
+        )
 
     def _step(self, now_s: float) -> Stretch:
         plan = self.scheduler.schedule(now_s)
@@ -247,11 +252,15 @@ class PlannedEngine:
         self._even = self._will_run_alike(answers_alone=even and bool(plan.work) and not finished)
         costs = self._costs
         seconds = (
-            costs.per_step
-            + costs.per_prompt_token * prompts
-            + self._answer_row_s * answers
-            + costs.per_context_token * context
-        ) if plan.work else 0.0
+            (
+                costs.per_step
+                + costs.per_prompt_token * prompts
+                + self._answer_row_s * answers
+                + costs.per_context_token * context
+            )
+            if plan.work
+            else 0.0
+        )
         return Stretch(
             now_s, 1, now_s + seconds, 0, tuple(emitted), tuple(one.request_id for one in plan.expired)
         )

@@ -88,9 +88,7 @@ class _Simulation:
         self._workers = self._router.registry.workers
         self._replicas = [
             _Replica(
-                PlannedEngine(
-                    fleet.limits, fleet.costs, rows_an_answer=fleet.guessing.rows, sharing=sharing
-                )
+                PlannedEngine(fleet.limits, fleet.costs, rows_an_answer=fleet.guessing.rows, sharing=sharing)
             )
             for _ in range(fleet.replicas)
         ]
@@ -151,9 +149,7 @@ class _Simulation:
             queue_deadline_s=None if deadline is None else arrival.at_s + deadline,
         )
         scope = (IDENTITY, arrival.tenant)
-        beginning = (
-            Beginning.of_ids(scope, prompt) if self._prefixes else Beginning(arrival.prompt_tokens)
-        )
+        beginning = Beginning.of_ids(scope, prompt) if self._prefixes else Beginning(arrival.prompt_tokens)
         self._tell_router()
         sent = self._send(arrival, beginning, self._choose(beginning, set()))
         outside = self._fleet.outside_s
@@ -163,9 +159,7 @@ class _Simulation:
     def _send(self, arrival: Arrival, prompt: Beginning, route: Route) -> _Sent:
         router = self._router
         expected = router.lengths.expected(IDENTITY, limit=None)
-        counted = router.sending(
-            route, prompt, expected, queue=Queue(arrival.tenant, arrival.service_class)
-        )
+        counted = router.sending(route, prompt, expected, queue=Queue(arrival.tenant, arrival.service_class))
         self._requests[self._place[route.worker.name]] += 1
         return _Sent(arrival, prompt, route, counted.__enter__(), counted)
 

@@ -91,7 +91,10 @@ def held_back(
     found = tuple(errors)
     return Uncertainty(
         found,
-        *(max(abs(getattr(one, name).off) for one in found) for name in ("first_p50", "first_p99", "each_p50", "tokens_per_s")),
+        *(
+            max(abs(getattr(one, name).off) for one in found)
+            for name in ("first_p50", "first_p99", "each_p50", "tokens_per_s")
+        ),
     )
 
 

@@ -50,18 +50,29 @@ class Plan:
         """Whether any two texts of the traffic begin alike."""
         return any(ask.blocks for ask in self.trace.asks)
 
-    def predict(self, question: WhatIf = AS_IT_IS, *, replicas: int | None = None, told: Told | None = None) -> Prediction:
+    def predict(
+        self, question: WhatIf = AS_IT_IS, *, replicas: int | None = None, told: Told | None = None
+    ) -> Prediction:
         """Simulate the traffic with the question's changes; raises `InvalidRequest` naming a change that cannot be."""
         fleet = question.fleet(self.fleet)
         if replicas is not None:
             fleet = replace(fleet, replicas=replicas)
         asks = self.trace.asks
-        if question.changes.keys() & {"speed", "tokens", "prompts", "max_tokens", "max_prompt_tokens", "batch"}:
+        if question.changes.keys() & {
+            "speed",
+            "tokens",
+            "prompts",
+            "max_tokens",
+            "max_prompt_tokens",
+            "batch",
+        }:
             asks = list(question.traffic(asks, self.seed))
         arrivals = arrivals_of(repeated(asks, self.requests))
         return simulate(arrivals, fleet, sharing=self.sharing, seed=self.seed, told=told)
 
-    def search(self, share: float, question: WhatIf = AS_IT_IS, *, told: Told | None = None) -> list[Prediction]:
+    def search(
+        self, share: float, question: WhatIf = AS_IT_IS, *, told: Told | None = None
+    ) -> list[Prediction]:
         """What was tried to find the fewest replicas with which that share of the requests is in time; see `fewest_replicas`."""
         return fewest_replicas(lambda replicas: self.predict(question, replicas=replicas, told=told), share)
 
@@ -89,7 +100,10 @@ class Plan:
                 "max_sequences": limits.max_sequences,
                 "max_queue": fleet.max_queue,
                 "queue_deadline_s": fleet.queue_deadline_s,
-                "outside_s": {"median": sorted(fleet.outside_s)[len(fleet.outside_s) // 2], "samples": len(fleet.outside_s)},
+                "outside_s": {
+                    "median": sorted(fleet.outside_s)[len(fleet.outside_s) // 2],
+                    "samples": len(fleet.outside_s),
+                },
                 "guessing": {"saved": fleet.guessing.saved, "rows": fleet.guessing.rows},
             },
             "objectives": {"share": share, **asdict(fleet.objectives)},

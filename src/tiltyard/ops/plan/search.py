@@ -47,4 +47,8 @@ def _hopeless(tried: dict[int, Prediction], high: int) -> bool:
     """Whether twice the replicas did nothing, while they have next to nothing to do."""
     half = tried.get(high // 2)
     now = tried[high]
-    return half is not None and now.utilisation < 0.05 and math.isclose(half.attained, now.attained, abs_tol=1e-4)
+    return (
+        half is not None
+        and now.utilisation < 0.1
+        and math.isclose(half.attained, now.attained, abs_tol=1e-4)
+    )

@@ -74,5 +74,6 @@ class Fleet:
             raise InvalidRequest(f"max_queue is {self.max_queue}; it must be at least 1", param="max_queue")
         if self.queue_deadline_s is not None and self.queue_deadline_s <= 0:
             raise InvalidRequest(
-                f"queue_deadline is {self.queue_deadline_s:g}; it must be above 0 seconds", param="queue_deadline"
+                f"queue_deadline is {self.queue_deadline_s:g}; it must be above 0 seconds",
+                param="queue_deadline",
             )

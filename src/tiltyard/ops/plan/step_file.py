@@ -44,18 +44,25 @@ class StepFile:
     def load(cls, path: Path) -> Self:
         """Read a file; raises `NotFound` or `InvalidRequest` naming what is missing or wrong."""
         if not path.is_file():
-            raise NotFound(f"there is no step model at {path}; make one with `tiltyard plan calibrate -o {path}`", param="steps")
+            raise NotFound(
+                f"there is no step model at {path}; make one with `tiltyard plan calibrate -o {path}`",
+                param="steps",
+            )
         try:
             told = orjson.loads(path.read_bytes())
         except orjson.JSONDecodeError as error:
             raise InvalidRequest(f"{path} is no JSON: {error}", param="steps") from error
         fit = StepFit.read(told)
         if told.get("format") != FORMAT:
-            raise InvalidRequest(f"{path}: format is {told.get('format')!r}; {FORMAT} is what is read here", param="format")
+            raise InvalidRequest(
+                f"{path}: format is {told.get('format')!r}; {FORMAT} is what is read here", param="format"
+            )
         sizes = {}
         for name in ("kv_blocks", "max_batch_tokens", "max_sequences"):
             value = told.get(name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidRequest(f"{path}: {name} is {value!r}; it must be a whole number of at least 1", param=name)
+                raise InvalidRequest(
+                    f"{path}: {name} is {value!r}; it must be a whole number of at least 1", param=name
+                )
             sizes[name] = value
         return cls(fit, **sizes, learned_from=str(told.get("learned_from") or path.name))

@@ -85,10 +85,14 @@ class StepFit:
     def read(cls, told: object) -> Self:
         """From what `told` gave; raises `InvalidRequest` naming the field that is missing or wrong."""
         if not isinstance(told, dict):
-            raise InvalidRequest("a step model is a JSON object; make one with `tiltyard plan calibrate`", param="steps")
+            raise InvalidRequest(
+                "a step model is a JSON object; make one with `tiltyard plan calibrate`", param="steps"
+            )
         costs = told.get("costs")
         if not isinstance(costs, dict):
-            raise InvalidRequest("the step model has no costs; make one with `tiltyard plan calibrate`", param="costs")
+            raise InvalidRequest(
+                "the step model has no costs; make one with `tiltyard plan calibrate`", param="costs"
+            )
         return cls(
             StepCosts(
                 *(
@@ -106,7 +110,9 @@ class StepFit:
 def _number(told: dict[str, object], name: str, least: float = 0.0) -> float:
     value = told.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf"):
-        raise InvalidRequest(f"{name} of the step model is {value!r}; it must be a number of at least {least:g}", param=name)
+        raise InvalidRequest(
+            f"{name} of the step model is {value!r}; it must be a number of at least {least:g}", param=name
+        )
     return float(value)
 
 
@@ -153,4 +159,4 @@ def _least_squares(
             if error < least:
                 least, best = error, np.zeros(work.shape[1])
                 best[list(terms)] = found
-    return best / scale
+    return np.asarray(best / scale, np.float64)

@@ -76,7 +76,10 @@ class WhatIf:
         return cls(changes)
 
     def __str__(self) -> str:
-        told = (f"{name}={value}" if isinstance(value, str) else f"{name}={value:g}" for name, value in self.changes.items())
+        told = (
+            f"{name}={value}" if isinstance(value, str) else f"{name}={value:g}"
+            for name, value in self.changes.items()
+        )
         return ", ".join(told) or "as it is"
 
     def fleet(self, fleet: Fleet) -> Fleet:
@@ -112,7 +115,9 @@ class WhatIf:
         scaled: Iterable[Ask] = asks
         if new.keys() & {"speed", "tokens", "prompts"}:
             scaled = Scaling(
-                speed=float(new.get("speed", 1)), tokens=float(new.get("tokens", 1)), prompts=float(new.get("prompts", 1))
+                speed=float(new.get("speed", 1)),
+                tokens=float(new.get("tokens", 1)),
+                prompts=float(new.get("prompts", 1)),
             ).each(asks)
         most, longest, batch = new.get("max_tokens"), new.get("max_prompt_tokens"), float(new.get("batch", 0))
         rng = random.Random(seed)  # noqa: S311

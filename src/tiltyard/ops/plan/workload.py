@@ -14,7 +14,9 @@ def arrivals_of(asks: Iterable[Ask]) -> Iterator[Arrival]:
     """In the order of `asks`, which must have times; raises `InvalidRequest` for one without."""
     for number, ask in enumerate(asks):
         if ask.at_s is None:
-            raise InvalidRequest(f"request {number} has no time; a plan needs traffic with times", param="trace")
+            raise InvalidRequest(
+                f"request {number} has no time; a plan needs traffic with times", param="trace"
+            )
         # Names are the trace's own numbers, made even and negative; whatever has no name is the request's alone.
         names = tuple(-2 - 2 * name if name >= 0 else 2 * name - 1 for name in ask.blocks)
         yield Arrival(

@@ -1,0 +1,283 @@
+"""Predicted against measured: the planner's figures for windows of real load that it was not fitted to.
+
+    python bench/planner.py [--minutes 1.2] [--rounds 2]
+
+Starts `tiltyard serve` with the shipped model, sends open loops of Poisson arrivals with spread lengths (`tiltyard bench --trace`),
+one window after another, each with other lengths and another load. Steps and what passes outside the engine are fitted to the
+windows marked "fit" alone; then the others are simulated from their arrivals and lengths in the log and compared with what the load
+generator measured at the client. Loads are shares of what the machine can do, as a first window shows it. Guessing ahead is off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import httpx2
+
+from environment import ROOT
+from tiltyard.engine.fairness import FairnessConfig
+from tiltyard.events.log import EventLog
+from tiltyard.events.places import keys_in, log_in
+from tiltyard.identity.canonical import Json
+from tiltyard.ops.load.logged import LoggedRequest, read_traffic, trace_lines, trace_of
+from tiltyard.ops.load.samples import Spread
+from tiltyard.ops.load.traffic import Ask, poisson
+from tiltyard.ops.plan.engine import EngineLimits
+from tiltyard.ops.plan.fleet import simulate
+from tiltyard.ops.plan.held_back import fitted_to
+from tiltyard.ops.plan.history import deployment_in, learn
+from tiltyard.ops.plan.prediction import Prediction
+from tiltyard.ops.plan.setup import Fleet
+from tiltyard.ops.plan.steps import StepCosts
+from tiltyard.ops.plan.workload import arrivals_of
+from virtual_engine import table
+
+TILTYARD = [sys.executable, "-m", "tiltyard.cli.main"]
+MODEL = "smollm2"
+SPREAD = 0.5
+"""Of lengths: sigma of the logarithm."""
+COUNTED = ("p50", "p99")
+
+
+@dataclass(frozen=True)
+class Window:
+    """One load: mean lengths, and the share of the machine that they are meant to take."""
+
+    prompt: int
+    answer: int
+    load: float
+    fit: bool
+
+    def __str__(self) -> str:
+        return f"{self.prompt} + {self.answer} tokens, load {self.load:.0%}"
+
+
+WINDOWS = (
+    Window(120, 48, 0.5, fit=True), Window(250, 64, 0.55, fit=False), Window(400, 32, 0.6, fit=True),
+    Window(100, 32, 0.35, fit=False), Window(60, 96, 0.7, fit=True), Window(160, 48, 0.75, fit=False),
+    Window(500, 64, 0.4, fit=True),
+)  # fmt: skip
+WARM = Window(200, 48, 0.0, fit=False)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A window that has run."""
+
+    window: Window
+    logged: list[LoggedRequest]
+    first_s: Spread
+    """At the client."""
+    each_s: Spread
+    tokens_per_s: float
+    load_average: float
+
+
+def asks_of(window: Window, rate: float, seconds: float, seed: int) -> list[Ask]:
+    """Poisson arrivals with lengths spread around the means."""
+    rng = random.Random(seed)
+
+    def length(mean: int) -> int:
+        return max(4, round(rng.lognormvariate(math.log(mean) - SPREAD**2 / 2, SPREAD)))
+
+    asks = [Ask(length(window.prompt), length(window.answer)) for _ in range(max(20, round(rate * seconds)))]
+    return poisson(asks, rate, seed)
+
+
+class Yard:
+    """A server of ours and the load generator."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        settings = (ROOT / "tiltyard.toml").read_text()
+        marker = "[models.smollm2-135m]\n"
+        if marker not in settings:
+            raise SystemExit("the shipped settings have changed: no [models.smollm2-135m]")
+        (folder / "tiltyard.toml").write_text(settings.replace(marker, marker + 'speculation = "off"\n'))
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        self.log = (folder / "server.log").open("w")
+        self.server = subprocess.Popen(
+            [*TILTYARD, "serve", "--port", self.url.rpartition(":")[2], "--data", str(folder / "data"), "--config", str(folder / "tiltyard.toml")],
+            stdout=self.log,
+            stderr=self.log,
+        )
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                if httpx2.get(self.url + "/ready", trust_env=False).status_code == 200:
+                    return
+            except httpx2.HTTPError:
+                pass
+            if self.server.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit((folder / "server.log").read_text())
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        """End the server."""
+        self.server.terminate()
+        self.server.wait()
+
+    def run(self, asks: Sequence[Ask], window: Window, *options: str, seed: int = 0) -> Measured:
+        """Send one window."""
+        trace, out = self.folder / "window.jsonl", self.folder / "window.json"
+        trace.write_bytes(b"".join(trace_lines(asks)))
+        began = time.time()
+        subprocess.run(
+            [*TILTYARD, "bench", self.url, "--model", MODEL, "--trace", str(trace), "--requests", str(len(asks)),
+             "--warmup", "0", "--seed", str(seed), "-o", str(out), *options],
+            check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        summary = json.loads(out.read_bytes())["runs"][0]["summary"]
+        if summary["errors"]:
+            raise SystemExit(f"{window}: {summary['errors']}")
+        logged: list[LoggedRequest] = []
+        while len(logged) < len(asks):  # the last events are a moment behind the last answers
+            with self.open_log() as log:
+                logged = read_traffic(log, since_s=began - 1).requests
+        return Measured(
+            window,
+            logged,
+            Spread(**summary["time_to_first_s"]),
+            Spread(**summary["per_token_s"]),
+            summary["answer_tokens_per_s"],
+            os.getloadavg()[0],
+        )
+
+    def open_log(self) -> EventLog:
+        """Its log."""
+        data = self.folder / "data"
+        return EventLog.open(log_in(data), keys=keys_in(data), create=False)
+
+
+def rate_for(window: Window, costs: StepCosts, width: float) -> float:
+    """Requests a second that take that share of the machine, where so many answers share a step."""
+    request = (
+        costs.per_prompt_token * window.prompt
+        + (costs.per_answer_token + costs.per_step / width) * window.answer
+        + costs.per_context_token * (window.prompt + window.answer) ** 2 / 2
+    )
+    return window.load / request
+
+
+def predict(one: Measured, fleet: Fleet) -> Prediction:
+    """Simulate a window from its arrivals and lengths."""
+    return simulate(arrivals_of(trace_of(one.logged).asks), fleet)
+
+
+def at_gateway(one: Measured) -> Spread:
+    """Times to the first token as the log has them."""
+    return Spread.of([(r.time_to_first_s or 0.0) + (r.outside_s or 0.0) for r in one.logged])
+
+
+def off(predicted: float, measured: float) -> str:
+    """How far a prediction is off."""
+    return f"{predicted / measured - 1:+.0%}"
+
+
+def report(done: Sequence[Measured], fleet: Fleet, number: int) -> list[float]:
+    """Print a round's table; returns the errors of the windows that were held back."""
+    fitted = [one for one in done if one.window.fit]
+    requests = [request for one in fitted for request in one.logged]
+    learned = learn(requests)
+    fleet = fitted_to(fleet, requests)
+    # Between the gateway and the client's clock there is a client, on the same cores.
+    client_s = statistics.median((one.first_s.p50 or 0.0) - (at_gateway(one).p50 or 0.0) for one in fitted)
+    rows, errors = [], list[float]()
+    for one in done:
+        predicted = predict(one, fleet)
+        pairs = [
+            ((getattr(predicted.time_to_first_s, name) or 0.0) + client_s, getattr(one.first_s, name))
+            for name in COUNTED
+        ]
+        pairs += [(predicted.answer_tokens_per_s, one.tokens_per_s), (predicted.per_token_s.p50 or 0.0, one.each_s.p50 or 0.0)]
+        if not one.window.fit:
+            errors += [abs(p / m - 1) for p, m in pairs[:3]]
+        cells = [f"{p * 1e3:,.0f} / {m * 1e3:,.0f} ms ({off(p, m)})" for p, m in pairs[:2]]
+        cells.append(f"{pairs[2][0]:,.1f} / {pairs[2][1]:,.1f} ({off(*pairs[2])})")
+        cells.append(f"{pairs[3][0] * 1e3:.1f} / {pairs[3][1] * 1e3:.1f} ms ({off(*pairs[3])})")
+        rows.append(
+            [
+                ("fit: " if one.window.fit else "**held back:** ") + str(one.window),
+                len(one.logged),
+                *cells,
+                f"{predicted.utilisation:.0%}",
+                f"{one.load_average:.1f}",
+            ]
+        )
+    costs = learned.fit.costs
+    table(
+        f"Round {number}; predicted / measured at the client (error). A step costs {costs.per_step * 1e3:.2f} ms, a prompt's token "
+        f"{costs.per_prompt_token * 1e3:.3f} ms, an answer's {costs.per_answer_token * 1e3:.3f} ms, 1,000 positions of context "
+        f"{costs.per_context_token * 1e6:.3f} ms; residual {learned.fit.residual:.0%} in the median, {learned.fit.residual_p90:.0%} at p90; "
+        f"outside the engine {statistics.median(learned.outside_s) * 1e3:.0f} ms in the median, client {client_s * 1e3:+.0f} ms.",
+        ["window", "requests", "first token p50", "p99", "tokens/s", "per token p50", "busy", "load average"],
+        rows,
+    )
+    return errors
+
+
+def main() -> None:
+    """Run the windows, fit, predict, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=1.2, help="of each window")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--keep", type=Path, help="write what was measured here, to fit it again without running")
+    asked = parser.parse_args()
+    errors = list[float]()
+    with tempfile.TemporaryDirectory() as name:
+        yard = Yard(Path(name))
+        try:
+            for number in range(1, asked.rounds + 1):
+                done, fleet = round_of(yard, asked.minutes * 60, number)
+                if asked.keep is not None:
+                    keep(asked.keep.with_suffix(f".{number}.pickle"), done, fleet)
+                errors += report(done, fleet, number)
+        finally:
+            yard.stop()
+    within = sum(error <= 0.1 for error in errors)
+    print(
+        f"\nOf {len(errors)} figures of windows that were held back (first token p50 and p99, tokens/s), {within} are within 10%; "
+        f"median error {statistics.median(errors):.0%}, largest {max(errors):.0%}."
+    )
+
+
+def keep(path: Path, done: Sequence[Measured], fleet: Fleet) -> None:
+    """Write a round down."""
+    import pickle
+
+    path.write_bytes(pickle.dumps((done, fleet)))
+
+
+def round_of(yard: Yard, seconds: float, number: int) -> tuple[list[Measured], Fleet]:
+    """Run all windows once."""
+    warm = yard.run(asks_of(WARM, 1.0, 40, number), WARM, "--concurrency", "8", seed=number)
+    learned = learn(warm.logged)
+    with yard.open_log() as log:
+        _, deployment = deployment_in(log, warm.logged)
+    fleet = Fleet(
+        EngineLimits(deployment.kv_blocks, deployment.max_batch_tokens, 64, FairnessConfig()), learned.fit.costs
+    )
+    done = []
+    for place, window in enumerate(WINDOWS):
+        rate = rate_for(window, learned.fit.costs, 4.0)
+        print(f"round {number}, window {place + 1} of {len(WINDOWS)}: {window}, {rate:.2f}/s", file=sys.stderr, flush=True)
+        done.append(yard.run(asks_of(window, rate, seconds, 100 * number + place), window, seed=100 * number + place))
+    return done, fleet
+
+
+if __name__ == "__main__":
+    main()
