@@ -1,11 +1,12 @@
 """Predicted against measured: the planner's figures for windows of real load that it was not fitted to.
 
-    python bench/planner.py [--minutes 1.2] [--rounds 2]
+    python bench/planner.py [--seconds 20] [--slices 6]
 
-Starts `tiltyard serve` with the shipped model, sends open loops of Poisson arrivals with spread lengths (`tiltyard bench --trace`),
-one window after another, each with other lengths and another load. Steps and what passes outside the engine are fitted to the
-windows marked "fit" alone; then the others are simulated from their arrivals and lengths in the log and compared with what the load
-generator measured at the client. Loads are shares of what the machine can do, as a first window shows it. Guessing ahead is off.
+Starts `tiltyard serve` with the shipped model and sends open loops of Poisson arrivals with spread lengths (`tiltyard bench --trace`).
+Each window has its own lengths and load; the windows take turns, a slice at a time, so that what else the machine does falls on all of them
+alike. Steps and what passes outside the engine are fitted to the windows marked "fit" alone; the others are then simulated from their
+arrivals and lengths in the log, and compared with what the load generator measured at the client. Loads are shares of what the
+machine can do, as a first slice shows it. Guessing ahead is off.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import json
 import math
 import os
+import pickle
 import random
 import socket
 import statistics
@@ -31,7 +33,6 @@ from environment import ROOT
 from tiltyard.engine.fairness import FairnessConfig
 from tiltyard.events.log import EventLog
 from tiltyard.events.places import keys_in, log_in
-from tiltyard.identity.canonical import Json
 from tiltyard.ops.load.logged import LoggedRequest, read_traffic, trace_lines, trace_of
 from tiltyard.ops.load.samples import Spread
 from tiltyard.ops.load.traffic import Ask, poisson
@@ -66,24 +67,52 @@ class Window:
 
 
 WINDOWS = (
-    Window(120, 48, 0.5, fit=True), Window(250, 64, 0.55, fit=False), Window(400, 32, 0.6, fit=True),
-    Window(100, 32, 0.35, fit=False), Window(60, 96, 0.7, fit=True), Window(160, 48, 0.75, fit=False),
-    Window(500, 64, 0.4, fit=True),
+    Window(120, 48, 0.5, fit=True), Window(250, 64, 0.5, fit=False), Window(400, 32, 0.6, fit=True),
+    Window(100, 32, 0.35, fit=False), Window(60, 96, 0.7, fit=True), Window(160, 48, 0.65, fit=False),
+    Window(200, 40, 1.4, fit=False),
 )  # fmt: skip
 WARM = Window(200, 48, 0.0, fit=False)
 
 
 @dataclass(frozen=True)
+class Slice:
+    """A part of a window that has run."""
+
+    logged: list[LoggedRequest]
+    first_s: list[float]
+    """At the client, from the intended moment on."""
+    each_s: list[float]
+    tokens: int
+    seconds: float
+    load_average: float
+
+
+@dataclass
 class Measured:
     """A window that has run."""
 
     window: Window
-    logged: list[LoggedRequest]
-    first_s: Spread
-    """At the client."""
-    each_s: Spread
-    tokens_per_s: float
-    load_average: float
+    slices: list[Slice]
+
+    @property
+    def logged(self) -> list[LoggedRequest]:
+        """All its requests."""
+        return [request for one in self.slices for request in one.logged]
+
+    @property
+    def first_s(self) -> Spread:
+        """At the client."""
+        return Spread.of([s for one in self.slices for s in one.first_s])
+
+    @property
+    def each_s(self) -> Spread:
+        """At the client."""
+        return Spread.of([s for one in self.slices for s in one.each_s])
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of answers."""
+        return sum(one.tokens for one in self.slices) / sum(one.seconds for one in self.slices)
 
 
 def asks_of(window: Window, rate: float, seconds: float, seed: int) -> list[Ask]:
@@ -93,7 +122,7 @@ def asks_of(window: Window, rate: float, seconds: float, seed: int) -> list[Ask]
     def length(mean: int) -> int:
         return max(4, round(rng.lognormvariate(math.log(mean) - SPREAD**2 / 2, SPREAD)))
 
-    asks = [Ask(length(window.prompt), length(window.answer)) for _ in range(max(20, round(rate * seconds)))]
+    asks = [Ask(length(window.prompt), length(window.answer)) for _ in range(max(4, round(rate * seconds)))]
     return poisson(asks, rate, seed)
 
 
@@ -111,7 +140,16 @@ class Yard:
             self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
         self.log = (folder / "server.log").open("w")
         self.server = subprocess.Popen(
-            [*TILTYARD, "serve", "--port", self.url.rpartition(":")[2], "--data", str(folder / "data"), "--config", str(folder / "tiltyard.toml")],
+            [
+                *TILTYARD,
+                "serve",
+                "--port",
+                self.url.rpartition(":")[2],
+                "--data",
+                str(folder / "data"),
+                "--config",
+                str(folder / "tiltyard.toml"),
+            ],
             stdout=self.log,
             stderr=self.log,
         )
@@ -131,8 +169,8 @@ class Yard:
         self.server.terminate()
         self.server.wait()
 
-    def run(self, asks: Sequence[Ask], window: Window, *options: str, seed: int = 0) -> Measured:
-        """Send one window."""
+    def run(self, asks: Sequence[Ask], window: Window, *options: str, seed: int = 0) -> Slice:
+        """Send one slice."""
         trace, out = self.folder / "window.jsonl", self.folder / "window.json"
         trace.write_bytes(b"".join(trace_lines(asks)))
         began = time.time()
@@ -141,19 +179,24 @@ class Yard:
              "--warmup", "0", "--seed", str(seed), "-o", str(out), *options],
             check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        summary = json.loads(out.read_bytes())["runs"][0]["summary"]
+        run = json.loads(out.read_bytes())["runs"][0]
+        summary = run["summary"]
         if summary["errors"]:
             raise SystemExit(f"{window}: {summary['errors']}")
         logged: list[LoggedRequest] = []
         while len(logged) < len(asks):  # the last events are a moment behind the last answers
             with self.open_log() as log:
                 logged = read_traffic(log, since_s=began - 1).requests
-        return Measured(
-            window,
+        return Slice(
             logged,
-            Spread(**summary["time_to_first_s"]),
-            Spread(**summary["per_token_s"]),
-            summary["answer_tokens_per_s"],
+            [one["first_s"] - one["intended_s"] for one in run["samples"]],
+            [
+                (one["last_s"] - one["first_s"]) / (one["answer_tokens"] - 1)
+                for one in run["samples"]
+                if one["answer_tokens"] > 1
+            ],
+            summary["answer_tokens"],
+            summary["window_s"],
             os.getloadavg()[0],
         )
 
@@ -173,9 +216,18 @@ def rate_for(window: Window, costs: StepCosts, width: float) -> float:
     return window.load / request
 
 
-def predict(one: Measured, fleet: Fleet) -> Prediction:
-    """Simulate a window from its arrivals and lengths."""
-    return simulate(arrivals_of(trace_of(one.logged).asks), fleet)
+APART_S = 3600.0
+
+
+def predict(one: Measured, fleet: Fleet) -> tuple[Prediction, float]:
+    """Simulate a window from its arrivals and lengths: all slices, and the tokens a second while they ran."""
+    asks, tokens, seconds = list[Ask](), 0, 0.0
+    for number, part in enumerate(one.slices):
+        own = trace_of(part.logged).asks
+        alone = simulate(arrivals_of(own), fleet, sharing=False)
+        tokens, seconds = tokens + alone.answer_tokens, seconds + alone.window_s
+        asks += [replace(ask, at_s=(ask.at_s or 0.0) + APART_S * number) for ask in own]
+    return simulate(arrivals_of(asks), fleet, sharing=False), tokens / seconds
 
 
 def at_gateway(one: Measured) -> Spread:
@@ -188,8 +240,8 @@ def off(predicted: float, measured: float) -> str:
     return f"{predicted / measured - 1:+.0%}"
 
 
-def report(done: Sequence[Measured], fleet: Fleet, number: int) -> list[float]:
-    """Print a round's table; returns the errors of the windows that were held back."""
+def report(done: Sequence[Measured], fleet: Fleet) -> list[float]:
+    """Print the table; returns the errors of the windows that were held back."""
     fitted = [one for one in done if one.window.fit]
     requests = [request for one in fitted for request in one.logged]
     learned = learn(requests)
@@ -198,12 +250,12 @@ def report(done: Sequence[Measured], fleet: Fleet, number: int) -> list[float]:
     client_s = statistics.median((one.first_s.p50 or 0.0) - (at_gateway(one).p50 or 0.0) for one in fitted)
     rows, errors = [], list[float]()
     for one in done:
-        predicted = predict(one, fleet)
+        predicted, tokens_per_s = predict(one, fleet)
         pairs = [
             ((getattr(predicted.time_to_first_s, name) or 0.0) + client_s, getattr(one.first_s, name))
             for name in COUNTED
         ]
-        pairs += [(predicted.answer_tokens_per_s, one.tokens_per_s), (predicted.per_token_s.p50 or 0.0, one.each_s.p50 or 0.0)]
+        pairs += [(tokens_per_s, one.tokens_per_s), (predicted.per_token_s.p50 or 0.0, one.each_s.p50 or 0.0)]
         if not one.window.fit:
             errors += [abs(p / m - 1) for p, m in pairs[:3]]
         cells = [f"{p * 1e3:,.0f} / {m * 1e3:,.0f} ms ({off(p, m)})" for p, m in pairs[:2]]
@@ -214,17 +266,16 @@ def report(done: Sequence[Measured], fleet: Fleet, number: int) -> list[float]:
                 ("fit: " if one.window.fit else "**held back:** ") + str(one.window),
                 len(one.logged),
                 *cells,
-                f"{predicted.utilisation:.0%}",
-                f"{one.load_average:.1f}",
+                f"{statistics.mean(part.load_average for part in one.slices):.1f}",
             ]
         )
     costs = learned.fit.costs
     table(
-        f"Round {number}; predicted / measured at the client (error). A step costs {costs.per_step * 1e3:.2f} ms, a prompt's token "
+        f"Predicted / measured at the client (error). A step costs {costs.per_step * 1e3:.2f} ms, a prompt's token "
         f"{costs.per_prompt_token * 1e3:.3f} ms, an answer's {costs.per_answer_token * 1e3:.3f} ms, 1,000 positions of context "
         f"{costs.per_context_token * 1e6:.3f} ms; residual {learned.fit.residual:.0%} in the median, {learned.fit.residual_p90:.0%} at p90; "
         f"outside the engine {statistics.median(learned.outside_s) * 1e3:.0f} ms in the median, client {client_s * 1e3:+.0f} ms.",
-        ["window", "requests", "first token p50", "p99", "tokens/s", "per token p50", "busy", "load average"],
+        ["window", "requests", "first token p50", "p99", "tokens/s", "per token p50", "load average"],
         rows,
     )
     return errors
@@ -232,22 +283,24 @@ def report(done: Sequence[Measured], fleet: Fleet, number: int) -> list[float]:
 
 def main() -> None:
     """Run the windows, fit, predict, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=1.2, help="of each window")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--keep", type=Path, help="write what was measured here, to fit it again without running")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each slice")
+    parser.add_argument("--slices", type=int, default=6, help="of each window")
+    parser.add_argument(
+        "--keep", type=Path, help="write what was measured here, to fit it again without running"
+    )
     asked = parser.parse_args()
-    errors = list[float]()
     with tempfile.TemporaryDirectory() as name:
         yard = Yard(Path(name))
         try:
-            for number in range(1, asked.rounds + 1):
-                done, fleet = round_of(yard, asked.minutes * 60, number)
-                if asked.keep is not None:
-                    keep(asked.keep.with_suffix(f".{number}.pickle"), done, fleet)
-                errors += report(done, fleet, number)
+            done, fleet = run_all(yard, asked.seconds, asked.slices)
         finally:
             yard.stop()
+    if asked.keep is not None:
+        asked.keep.write_bytes(pickle.dumps((done, fleet)))
+    errors = report(done, fleet)
     within = sum(error <= 0.1 for error in errors)
     print(
         f"\nOf {len(errors)} figures of windows that were held back (first token p50 and p99, tokens/s), {within} are within 10%; "
@@ -255,27 +308,27 @@ def main() -> None:
     )
 
 
-def keep(path: Path, done: Sequence[Measured], fleet: Fleet) -> None:
-    """Write a round down."""
-    import pickle
-
-    path.write_bytes(pickle.dumps((done, fleet)))
-
-
-def round_of(yard: Yard, seconds: float, number: int) -> tuple[list[Measured], Fleet]:
-    """Run all windows once."""
-    warm = yard.run(asks_of(WARM, 1.0, 40, number), WARM, "--concurrency", "8", seed=number)
+def run_all(yard: Yard, seconds: float, slices: int) -> tuple[list[Measured], Fleet]:
+    """Run all windows, a slice of each in turn."""
+    warm = yard.run(asks_of(WARM, 1.0, 40, 0), WARM, "--concurrency", "8")
     learned = learn(warm.logged)
     with yard.open_log() as log:
         _, deployment = deployment_in(log, warm.logged)
     fleet = Fleet(
-        EngineLimits(deployment.kv_blocks, deployment.max_batch_tokens, 64, FairnessConfig()), learned.fit.costs
+        EngineLimits(deployment.kv_blocks, deployment.max_batch_tokens, 64, FairnessConfig()),
+        learned.fit.costs,
     )
-    done = []
-    for place, window in enumerate(WINDOWS):
-        rate = rate_for(window, learned.fit.costs, 4.0)
-        print(f"round {number}, window {place + 1} of {len(WINDOWS)}: {window}, {rate:.2f}/s", file=sys.stderr, flush=True)
-        done.append(yard.run(asks_of(window, rate, seconds, 100 * number + place), window, seed=100 * number + place))
+    done = [Measured(window, []) for window in WINDOWS]
+    for number in range(slices):
+        for place, one in enumerate(done):
+            rate = rate_for(one.window, learned.fit.costs, 4.0)
+            print(
+                f"slice {number + 1} of {slices}, window {place + 1} of {len(done)}: {one.window}, {rate:.2f}/s",
+                file=sys.stderr,
+                flush=True,
+            )
+            seed = 100 * number + place + 1
+            one.slices.append(yard.run(asks_of(one.window, rate, seconds, seed), one.window, seed=seed))
     return done, fleet
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-
 from logged_yard import BEGINS_S, finished, write_log
+
 from tiltyard.cli.main import main
 from tiltyard.errors import InvalidRequest
 from tiltyard.events.log import EventLog
@@ -27,7 +27,11 @@ def data(tmp_path: Path) -> Path:
             # The second turn found the first's 160 tokens in the cache, but for the last, which had no KV yet.
             (3.0, "acme", finished("gen_2", prompt=200, answer=10, cached=159, digest="two", total_ms=500)),
             (4.0, "acme", finished("gen_3", prompt=100, answer=5, cached=96, digest="one", total_ms=500)),
-            (5.0, "other", finished("gen_4", prompt=100, answer=5, digest="one", service_class="batch", total_ms=500)),
+            (
+                5.0,
+                "other",
+                finished("gen_4", prompt=100, answer=5, digest="one", service_class="batch", total_ms=500),
+            ),
             (6.0, "acme", finished("gen_5", prompt=300, answer=5, cached=64, digest="three", total_ms=500)),
         ],
     )
@@ -38,7 +42,13 @@ def test_times_lengths_classes_and_numbered_tenants_are_those_of_the_log(data: P
     with EventLog.open(data / "log.db", keys=data / "keys.db", create=False) as log:
         trace = trace_of(read_traffic(log).requests)
     assert [round(ask.at_s or 0.0, 3) for ask in trace.asks] == [0.0, 3.0, 4.0, 5.0, 6.0]
-    assert [(a.prompt_tokens, a.answer_tokens) for a in trace.asks] == [(100, 60), (200, 10), (100, 5), (100, 5), (300, 5)]
+    assert [(a.prompt_tokens, a.answer_tokens) for a in trace.asks] == [
+        (100, 60),
+        (200, 10),
+        (100, 5),
+        (100, 5),
+        (300, 5),
+    ]
     assert [a.tenant for a in trace.asks] == ["tenant-1", "tenant-1", "tenant-1", "tenant-2", "tenant-1"]
     assert [a.service_class for a in trace.asks][3:] == ["batch", "interactive"]
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-
 from logged_yard import COSTS, OUTSIDE_MS, finished, write_log
+
 from tiltyard.cli.main import main
 from tiltyard.errors import InvalidRequest
+from tiltyard.ops.load.samples import Objectives
 from tiltyard.ops.load.traffic import Ask
 from tiltyard.ops.plan.calibrate import calibrate
 from tiltyard.ops.plan.engine import EngineLimits
 from tiltyard.ops.plan.fleet import simulate
+from tiltyard.ops.plan.prediction import Prediction
 from tiltyard.ops.plan.search import fewest_replicas
 from tiltyard.ops.plan.setup import Fleet
 from tiltyard.ops.plan.step_file import StepFile
@@ -47,7 +51,15 @@ def test_no_cost_is_negative_whatever_the_times_say() -> None:
     rng = random.Random(2)
     works = [some_work(rng) for _ in range(50)]
     fit = fit_steps([Observed(w, max(1.0, 2 * w.prompt_tokens - w.answer_tokens)) for w in works])
-    assert min(fit.costs.per_step, fit.costs.per_prompt_token, fit.costs.per_answer_token, fit.costs.per_context_token) >= 0
+    assert (
+        min(
+            fit.costs.per_step,
+            fit.costs.per_prompt_token,
+            fit.costs.per_answer_token,
+            fit.costs.per_context_token,
+        )
+        >= 0
+    )
     assert fit.costs.per_answer_token == 0
     with pytest.raises(InvalidRequest, match="11 observations"):
         fit_steps([Observed(w, 1.0) for w in works[:11]])
@@ -109,23 +121,23 @@ def test_traffic_that_is_repeated_goes_on_at_its_own_pace() -> None:
     assert [(ask.prompt_tokens, ask.at_s) for ask in twice] == [(1, 0.0), (2, 1.0), (1, 1.5), (2, 2.5)]
 
 
+def by_replicas(costs: StepCosts) -> Callable[[int], Prediction]:
+    """What so many replicas do with `ASKS`, of which each shall begin to be answered within 0.6 s."""
+    fleet = Fleet(EngineLimits(1000), costs, objectives=Objectives(0.6, None))
+    return lambda replicas: simulate(arrivals_of(ASKS), replace(fleet, replicas=replicas))
+
+
 def test_the_search_finds_the_fewest_replicas_that_are_enough() -> None:
-    from tiltyard.ops.load.samples import Objectives
-
-    fleet = Fleet(EngineLimits(1000), StepCosts(0.01, 0.002, 0.002, 0), objectives=Objectives(0.6, None))
-
-    def predict(replicas: int):  # type: ignore[no-untyped-def]
-        from dataclasses import replace
-
-        return simulate(arrivals_of(ASKS), replace(fleet, replicas=replicas))
-
+    predict = by_replicas(StepCosts(0.01, 0.002, 0.002, 0))
     tried = fewest_replicas(predict, 0.9)
-    enough = [one.replicas for one in tried if one.attained >= 0.9]
-    needed = enough[0]
+    needed = next(one.replicas for one in tried if one.attained >= 0.9)
     assert needed > 1
     assert predict(needed).attained >= 0.9 > predict(needed - 1).attained
+
+
+def test_more_replicas_are_not_sought_where_one_request_alone_takes_too_long() -> None:
+    predict = by_replicas(StepCosts(0.01, 0.02, 0.002, 0))
     with pytest.raises(InvalidRequest, match="More replicas do not help") as refused:
-        fleet = Fleet(EngineLimits(1000), StepCosts(0.01, 0.02, 0.002, 0), objectives=Objectives(0.6, None))
         fewest_replicas(predict, 0.9)
     assert refused.value.param == "objective"
 
@@ -136,7 +148,11 @@ def data(tmp_path: Path) -> Path:
     write_log(
         tmp_path,
         [
-            (number * 0.2, "acme", finished(f"gen_{number}", prompt=rng.randint(20, 200), answer=rng.randint(5, 40), rng=rng))
+            (
+                number * 0.2,
+                "acme",
+                finished(f"gen_{number}", prompt=rng.randint(20, 200), answer=rng.randint(5, 40), rng=rng),
+            )
             for number in range(44)
         ],
     )
@@ -149,14 +165,20 @@ def planned(data: Path, *options: str) -> dict:  # type: ignore[type-arg]
     return json.loads(done.stdout)
 
 
-def test_the_command_learns_from_the_log_answers_questions_and_counts_replicas(data: Path, tmp_path: Path) -> None:
+def test_the_command_learns_from_the_log_answers_questions_and_counts_replicas(
+    data: Path, tmp_path: Path
+) -> None:
     page, steps = tmp_path / "plan.html", tmp_path / "steps.json"
     told = planned(
         data, "--what-if", "prompts=2", "--what-if", "replicas=2,routing=round-robin", "--objective-first", "0.3",
         "--share", "0.9", "--html", str(page), "--save-steps", str(steps),
     )  # fmt: skip
     assert told["steps"]["costs"]["per_prompt_token"] == pytest.approx(COSTS.per_prompt_token, rel=1e-6)
-    assert (told["fleet"]["kv_blocks"], told["fleet"]["max_batch_tokens"], told["fleet"]["replicas"]) == (300, 128, 1)
+    assert (told["fleet"]["kv_blocks"], told["fleet"]["max_batch_tokens"], told["fleet"]["replicas"]) == (
+        300,
+        128,
+        1,
+    )
     assert told["fleet"]["outside_s"]["median"] == pytest.approx(OUTSIDE_MS / 1e3)
     assert len(told["held_back"]["windows"]) == 2  # of 22 requests
     rows = {row["question"]: row for row in told["rows"]}

@@ -99,8 +99,13 @@ def test_scheduler_and_router_are_those_that_serve() -> None:
     chosen = []
     with pytest.MonkeyPatch.context() as patch:
         choose = Router.choose
-        patch.setattr(Router, "choose", lambda self, *a, **k: chosen.append(route := choose(self, *a, **k)) or route)
-        simulate([arrival(0.0, 10, 50, 1), arrival(0.1, 10, 1, 2)], Fleet(EngineLimits(kv_blocks=10), BY_HAND, replicas=2))
+        patch.setattr(
+            Router, "choose", lambda self, *a, **k: chosen.append(route := choose(self, *a, **k)) or route
+        )
+        simulate(
+            [arrival(0.0, 10, 50, 1), arrival(0.1, 10, 1, 2)],
+            Fleet(EngineLimits(kv_blocks=10), BY_HAND, replicas=2),
+        )
     assert [route.worker.name for route in chosen] == ["replica-0", "replica-1"]
 
 
@@ -109,7 +114,9 @@ def test_scheduler_and_router_are_those_that_serve() -> None:
 def test_the_tokens_that_come_out_are_those_of_the_trace(replicas: int, routing: str) -> None:
     for seed in range(2):
         asked = traffic(seed, 30, gap_s=0.1)
-        fleet = Fleet(EngineLimits(kv_blocks=80, max_sequences=8), LIKE_A_CPU, replicas=replicas, routing=routing)  # type: ignore[arg-type]
+        fleet = Fleet(
+            EngineLimits(kv_blocks=80, max_sequences=8), LIKE_A_CPU, replicas=replicas, routing=routing
+        )  # type: ignore[arg-type]
         predicted = simulate(asked, fleet, sharing=bool(seed % 2))
         assert (predicted.requests, predicted.answered, predicted.errors) == (30, 30, {})
         assert predicted.prompt_tokens == sum(a.prompt_tokens for a in asked)
@@ -117,7 +124,12 @@ def test_the_tokens_that_come_out_are_those_of_the_trace(replicas: int, routing:
 
 
 def traffic(
-    seed: int, count: int, *, gap_s: float, shared: bool = False, classes: tuple[RequestClass, ...] = ("interactive",)
+    seed: int,
+    count: int,
+    *,
+    gap_s: float,
+    shared: bool = False,
+    classes: tuple[RequestClass, ...] = ("interactive",),
 ) -> list[Arrival]:
     rng = random.Random(seed)
     at_s, found = 0.0, []
@@ -126,7 +138,12 @@ def traffic(
         names = (-2, -4, -4) if shared and rng.random() < 0.5 else ()
         found.append(
             Arrival(
-                at_s, Text(number + 1, names, 50), rng.randint(160, 600), rng.randint(1, 300), rng.choice("ab"), rng.choice(classes)
+                at_s,
+                Text(number + 1, names, 50),
+                rng.randint(160, 600),
+                rng.randint(1, 300),
+                rng.choice("ab"),
+                rng.choice(classes),
             )
         )
     return found
@@ -154,7 +171,9 @@ class CostOnly:
         logits[:] = 0.0
         costs = LIKE_A_CPU
         self.seconds = (
-            costs.per_step + costs.per_prompt_token * len(tokens) + costs.per_context_token * int(positions.sum())
+            costs.per_step
+            + costs.per_prompt_token * len(tokens)
+            + costs.per_context_token * int(positions.sum())
         )
 
     def copy_block(self, source: int, target: int) -> None:
@@ -198,7 +217,9 @@ def really(asked: Sequence[Arrival], limits: EngineLimits) -> Replayed:
         while coming and coming[0].at_s <= now:
             one = coming.pop(0)
             # Names are below 0 and own ids above: here the ones stand at the end of the vocabulary, token 0 is what is said.
-            prompt = tuple(token if token > 0 else 1024 + token for token in one.text.ids(0, one.prompt_tokens))
+            prompt = tuple(
+                token if token > 0 else 1024 + token for token in one.text.ids(0, one.prompt_tokens)
+            )
             engine.submit(
                 EngineRequest(
                     str(one.text.own), prompt, SamplingSettings(temperature=0.0), one.answer_tokens, frozenset(),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from io import StringIO
 from collections.abc import Sequence
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import NamedTuple, cast
 

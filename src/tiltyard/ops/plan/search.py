@@ -48,7 +48,5 @@ def _hopeless(tried: dict[int, Prediction], high: int) -> bool:
     half = tried.get(high // 2)
     now = tried[high]
     return (
-        half is not None
-        and now.utilisation < 0.1
-        and math.isclose(half.attained, now.attained, abs_tol=1e-4)
+        half is not None and now.utilisation < 0.1 and math.isclose(half.attained, now.attained, abs_tol=1e-4)
     )
