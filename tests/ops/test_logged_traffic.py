@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 from logged_yard import BEGINS_S, finished, write_log
 
+from eval_server import eval_server
 from tiltyard.cli.main import main
 from tiltyard.errors import InvalidRequest
 from tiltyard.events.log import EventLog
@@ -110,3 +111,29 @@ def test_a_line_with_a_class_that_there_is_not_is_named(tmp_path: Path) -> None:
     path.write_text('{"timestamp": 0, "input_length": 5, "output_length": 5, "class": "urgent"}\n')
     with pytest.raises(InvalidRequest, match="line 1: ValueError class is 'urgent'"):
         read_trace(path)
+
+
+def test_the_log_is_sent_again_and_the_output_says_how_it_was_scaled(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "load.json"
+    with eval_server(lambda _, messages: "hello there") as server:
+        done = CliRunner().invoke(
+            main,
+            ["bench", server.url, "--model", "chat", "--trace", "log", "--data", str(data), "--speed", "100", "--requests", "5",
+             "--warmup", "0", "-o", str(out)],
+        )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    told = json.loads(out.read_bytes())
+    assert (told["trace"]["kind"], told["trace"]["requests"], told["trace"]["scaling"]["speed"]) == (
+        "log",
+        5,
+        100.0,
+    )
+    assert [round(one["intended_s"], 3) for one in told["runs"][0]["samples"]] == [
+        0.0,
+        0.03,
+        0.04,
+        0.05,
+        0.06,
+    ]
+    refused = CliRunner().invoke(main, ["bench", "http://127.0.0.1:9", "--rate", "1", "--since", "1h"])
+    assert "--since chooses from our own log" in refused.output

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tiltyard.cli.logged_traffic import OWN_LOG, logged_options, logged_trace
+from tiltyard.cli.logged_traffic import OWN_LOG, logged_options, logged_trace, refuse_for_other_traffic
 from tiltyard.errors import ConfigurationError, InvalidRequest
 from tiltyard.identity.canonical import Json
 from tiltyard.ops.load.asking import Asking, Endpoint, Target
@@ -254,6 +254,8 @@ class _Bench:
         self._console = Console(stderr=True)
 
     def _check(self) -> None:
+        if str(self.options["trace"]) != OWN_LOG:
+            refuse_for_other_traffic(self.options)
         ways = [name for name in ("concurrency", "rate", "sweep", "trace") if self.options[name]]
         if len(ways) > 1 and set(ways) != {"concurrency", "trace"}:
             raise InvalidRequest(

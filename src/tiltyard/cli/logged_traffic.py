@@ -11,6 +11,7 @@ import click
 from tiltyard.cli.options import config_option, data_option
 from tiltyard.cli.settings import load_settings
 from tiltyard.cli.since import MOMENT
+from tiltyard.errors import InvalidRequest
 from tiltyard.events.log import EventLog
 from tiltyard.ops.load.logged import LoggedTraffic, read_traffic, trace_of
 from tiltyard.ops.load.traces import Trace
@@ -34,6 +35,16 @@ def logged_options(command: Callable[..., Any]) -> Callable[..., Any]:  # as cli
     ):
         command = option(command)
     return command
+
+
+def refuse_for_other_traffic(options: dict[str, object]) -> None:
+    """Raise `InvalidRequest` naming an option that chooses from a log which nobody reads."""
+    for name in ("identity", "since", "until"):
+        if options[name] is not None:
+            raise InvalidRequest(
+                f"--{name} chooses from our own log; with another trace leave it out, or say --trace log",
+                param=name,
+            )
 
 
 def logged_traffic(

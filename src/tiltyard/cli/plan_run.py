@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from typing import NamedTuple, cast
 
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from tiltyard.cli.logged_traffic import OWN_LOG, logged_options, logged_traffic
+from tiltyard.cli.logged_traffic import OWN_LOG, logged_options, logged_traffic, refuse_for_other_traffic
 from tiltyard.cli.options import FiniteRange
 from tiltyard.cli.plan_progress import Counting
 from tiltyard.cli.settings import Settings, load_settings
@@ -21,31 +20,20 @@ from tiltyard.engine.fairness import CLASSES, FairnessConfig
 from tiltyard.errors import ConfigurationError, InvalidRequest
 from tiltyard.events.log import EventLog
 from tiltyard.ops.load.logged import LoggedRequest, trace_of
-from tiltyard.ops.load.samples import Objectives, Spread
+from tiltyard.ops.load.samples import Objectives
 from tiltyard.ops.load.traces import Trace, read_trace
 from tiltyard.ops.plan.engine import EngineLimits
 from tiltyard.ops.plan.fleet import Told
 from tiltyard.ops.plan.held_back import Uncertainty, held_back
 from tiltyard.ops.plan.history import deployment_in, learn
+from tiltyard.ops.plan.page import page
 from tiltyard.ops.plan.plan import AS_IT_IS, Plan, Row
+from tiltyard.ops.plan.rows import HEAD, cells, notes
 from tiltyard.ops.plan.setup import ROUTINGS, Fleet, Routing
 from tiltyard.ops.plan.step_file import StepFile
 from tiltyard.ops.plan.what_if import WhatIf
 
 TABLE_WIDTH = 190
-HEAD = (
-    "question",
-    "replicas",
-    "requests",
-    "failed",
-    "first token p50 / p99",
-    "per token p50 / p99",
-    "tokens/s",
-    "in time",
-    "goodput",
-    "busy",
-    "cached",
-)
 
 
 class Known(NamedTuple):
@@ -145,17 +133,13 @@ def run(**options: object) -> None:
     document = plan.document(rows, needed, share)
     if (output := cast("Path | None", options["output"])) is not None:
         output.write_bytes(document)
-    html = cast("Path | None", options["html"])
-    console = Console(
-        record=html is not None,
-        file=StringIO() if options["as_json"] else None,
-        width=None if sys.stdout.isatty() else TABLE_WIDTH,
-    )
-    show(console, plan, rows, needed, cast("float", options["share"]))
-    if html is not None:
-        html.write_text(console.export_html(), encoding="utf-8")
+    said = notes(plan, needed, cast("float", options["share"]))
+    if (html := cast("Path | None", options["html"])) is not None:
+        html.write_text(page(plan, rows, said), encoding="utf-8")
     if options["as_json"]:
         click.echo(document)
+    else:
+        show(plan, rows, said)
 
 
 def _plan(options: dict[str, object], settings: Settings, counting: Counting) -> Plan:
@@ -163,6 +147,8 @@ def _plan(options: dict[str, object], settings: Settings, counting: Counting) ->
     logged: list[LoggedRequest] = []
     if name == OWN_LOG or steps is None:
         logged = _logged(options, counting)
+    else:
+        refuse_for_other_traffic(options)
     if steps is None:
         known = _learned(options, settings, logged, counting)
     else:
@@ -271,52 +257,14 @@ def _answers(plan: Plan, options: dict[str, object], counting: Counting) -> tupl
     return rows, needed
 
 
-def show(console: Console, plan: Plan, rows: Sequence[Row], needed: int | None, share: float) -> None:
+def show(plan: Plan, rows: Sequence[Row], notes: Sequence[str]) -> None:
     """Print the table, what it rests on, and the answer."""
+    console = Console(width=None if Console().is_terminal else TABLE_WIDTH)
     table = Table()
     for name in HEAD:
-        table.add_column(name, justify="left" if name == "question" else "right", overflow="fold")
+        table.add_column(name, justify="left" if name == HEAD[0] else "right", overflow="fold")
     for row in rows:
-        table.add_row(*_cells(row, plan))
+        table.add_row(*map(Text, cells(row, plan)))
     console.print(table)
-    lines = [
-        f"Traffic: {plan.trace.name}, {plan.requests:,} requests. Steps: {plan.learned_from}; "
-        f"off by {plan.fit.residual:.0%} in the median, {plan.fit.residual_p90:.0%} at p90, {plan.fit.bias:+.1%} in sum."
-    ]
-    if (found := plan.uncertainty) is not None:
-        lines.append(
-            f"Held back, {len(found.windows)} windows each predicted from the others, off by at most: first token p50 {found.first_p50:.0%}, "
-            f"p99 {found.first_p99:.0%}, per token p50 {found.each_p50:.0%}, tokens/s {found.tokens_per_s:.0%}."
-        )
-    else:
-        lines.append(
-            "No requests were held back, so how far this is off is not known: it is at least as much as the steps are."
-        )
-    if needed is not None:
-        lines.append(f"{needed} replicas are the fewest with which {share:.1%} of the requests are in time.")
-    for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-def _cells(row: Row, plan: Plan) -> list[str]:
-    found, objectives = row.prediction, plan.fleet.objectives
-    asked = objectives.time_to_first_s is not None or objectives.per_token_s is not None
-    return [
-        row.question,
-        str(found.replicas),
-        f"{found.requests:,}",
-        ", ".join(f"{count:,} {kind}" for kind, count in found.errors.items()) or "0",
-        _spread(found.time_to_first_s),
-        _spread(found.per_token_s),
-        f"{found.answer_tokens_per_s:,.0f}",
-        f"{found.attained:.1%}" if asked else "-",
-        f"{found.goodput_per_s:.2f}/s" if asked else "-",
-        f"{found.utilisation:.0%}",
-        f"{found.cached_tokens / found.prompt_tokens:.0%}" if found.prompt_tokens else "-",
-    ]
-
-
-def _spread(spread: Spread) -> str:
-    if spread.p50 is None or spread.p99 is None:
-        return "-"
-    return f"{spread.p50 * 1e3:,.0f} / {spread.p99 * 1e3:,.0f} ms"
+    for note in notes:
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
