@@ -57,12 +57,13 @@ def test_times_lengths_classes_and_numbered_tenants_are_those_of_the_log(data: P
 def test_what_was_found_in_the_cache_or_has_one_digest_is_alike_and_nothing_else(data: Path) -> None:
     with EventLog.open(data / "log.db", keys=data / "keys.db", create=False) as log:
         first, turn, again, other, system = trace_of(read_traffic(log).requests).asks
-    assert len(first.blocks) == 5  # 160 tokens of prompt and answer, in blocks of 32
-    assert turn.blocks[:4] == first.blocks[:4]  # 159 tokens: four whole blocks
-    assert turn.blocks[4] not in first.blocks
-    assert again.blocks[:3] == first.blocks[:3]  # one digest: the whole blocks of its prompt
+    assert len(first.blocks) == 20  # 160 tokens of prompt and answer, in blocks of 8
+    assert turn.blocks[:19] == first.blocks[:19]  # 159 tokens: nineteen whole blocks
+    assert turn.blocks[19] not in first.blocks
+    assert again.blocks[:12] == first.blocks[:12]  # one digest: the whole blocks of its prompt
     assert not set(other.blocks) & set(first.blocks)  # another tenant shares nothing
-    assert system.blocks[:2] == again.blocks[:2]  # the latest that is long enough
+    assert system.blocks[:8] == again.blocks[:8]
+    assert system.blocks[8] not in again.blocks  # the latest that is long enough
     words = [prompt_of(ask, number, 0).split() for number, ask in enumerate((first, again, other))]
     assert words[0][:96] == words[1][:96]
     assert words[0][:32] != words[2][:32]

@@ -3,7 +3,7 @@
 What is alike is told by digests and counts alone. Equal digests of the prompt's tokens are equal prompts. Where a request found tokens
 in the cache, the log does not say whose they were: taken is the latest earlier request of its tenant and identity whose prompt and
 answer end with just what was found (a conversation that goes on), else the latest that is long enough (a common system prompt).
-Blocks are of 32 tokens, as in the cache, and their names continue through the answer, since the next turn begins with it.
+Blocks are of 8 tokens, since the cache copies parts of its own of 32, and their names continue through the answer: the next turn begins with it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from tiltyard.errors import InvalidRequest
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import GenerationFinished, StepWork
 from tiltyard.identity.canonical import Digest
-from tiltyard.kernels import BLOCK_TOKENS
 from tiltyard.ops.load.traces import Trace
 from tiltyard.ops.load.traffic import Ask
 from tiltyard.wire.terms import ServiceClass
 
+BLOCK_TOKENS = 8
+LEAST_SHARED = 16
+"""Tokens found in the cache below which nothing is taken to be alike."""
 LOOKED_BACK = 256
 """Earlier requests among which the one is sought whose tokens were found in the cache."""
-TURN_SLACK = 2 * BLOCK_TOKENS
-"""Tokens by which a conversation may be longer than what its next turn found: the last block, and the last token."""
+TURN_SLACK = 64
+"""Tokens by which a conversation may be longer than what its next turn found: the last block of 32, and the last token."""
 NAME = "log"
 TELL_EVERY = 5_000
 
@@ -201,7 +203,7 @@ def _names(requests: Sequence[LoggedRequest]) -> Iterator[tuple[int, ...]]:
         shared: tuple[int, ...] = ()
         if request.prompt_digest is not None and key in alike:
             shared = alike[key]
-        elif request.cached_tokens >= BLOCK_TOKENS:
+        elif request.cached_tokens >= LEAST_SHARED:
             chain = _found_in(earlier, request)
             shared = () if chain is None else chain.names[: request.cached_tokens // BLOCK_TOKENS]
         tokens = request.prompt_tokens + max(request.answers)

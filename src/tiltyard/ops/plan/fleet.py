@@ -67,16 +67,21 @@ def simulate(
     sharing: bool = True,
     seed: int = 0,
     told: Told | None = None,
+    counted_from_s: float = float("-inf"),
 ) -> Prediction:
     """Let requests arrive, in the order of their times, until all have ended.
 
     `sharing`: whether any two texts begin alike; without, caches are not looked at, which changes nothing but the time it takes.
+    What arrives before `counted_from_s` runs, fills caches and queues, and is not counted; steps, cached tokens and the use of
+    replicas are of everything.
     """
-    return _Simulation(fleet, seed, told, sharing=sharing).run(iter(arrivals))
+    return _Simulation(fleet, seed, told, sharing=sharing, counted_from_s=counted_from_s).run(iter(arrivals))
 
 
 class _Simulation:
-    def __init__(self, fleet: Fleet, seed: int, told: Told | None, *, sharing: bool) -> None:
+    def __init__(
+        self, fleet: Fleet, seed: int, told: Told | None, *, sharing: bool, counted_from_s: float
+    ) -> None:
         self.now = 0.0
         self._fleet = fleet
         self._told = told
@@ -99,12 +104,10 @@ class _Simulation:
         """Time, order, replica, serial of its stretch; a request that reaches it, or `None`: the stretch ends."""
         self._order = itertools.count()
         self._turn = itertools.count()
-        self._tally = Tally(fleet.objectives)
+        self._tally = Tally(fleet.objectives, counted_from_s)
 
     def run(self, arrivals: Iterator[Arrival]) -> Prediction:
         coming = next(arrivals, None)
-        if coming is not None:
-            self._tally.begins_s = coming.at_s
         events = self._events
         while coming is not None or events:
             if coming is not None and (not events or coming.at_s <= events[0][0]):
@@ -130,8 +133,8 @@ class _Simulation:
     def _arrive(self, arrival: Arrival) -> None:
         """The gateway chooses, and the request is on its way."""
         if not self._replicas[0].engine.fits(arrival.prompt_tokens, arrival.answer_tokens):
-            self._over("too long")
-            self._tally.failed("too long", self.now)
+            self._over()
+            self._tally.failed("too long", self.now, self.now)
             return
         guessing = self._fleet.guessing
         steps = max(1, round(arrival.answer_tokens * (1 - guessing.saved)))
@@ -185,7 +188,7 @@ class _Simulation:
         own = request.priority
         waiting = replica.engine.waiting(own) + sum(one.priority == own for one, _ in inbox)
         if waiting >= self._fleet.max_queue:
-            self._pass_on(place, request, sent)
+            self._pass_on(request, sent)
             return
         self._sent[request.request_id] = sent
         if replica.stretch is None:
@@ -199,7 +202,7 @@ class _Simulation:
             replica.serial += 1
             self._push(cut.end_s, place, replica.serial, None)
 
-    def _pass_on(self, place: int, request: EngineRequest, sent: _Sent) -> None:
+    def _pass_on(self, request: EngineRequest, sent: _Sent) -> None:
         tried = {sent.route.worker.name}
         self._leave(sent)
         while len(tried) < len(self._workers):
@@ -212,9 +215,8 @@ class _Simulation:
                 self._reach(other, request, self._send(sent.arrival, sent.prompt, route))
                 return
             tried.add(route.worker.name)
-        del place
-        self._over("refused")
-        self._tally.failed("refused", self.now)
+        self._over()
+        self._tally.failed("refused", sent.arrival.at_s, self.now)
 
     def _begin(self, place: int, replica: _Replica) -> None:
         if not replica.engine.has_work:
@@ -230,9 +232,10 @@ class _Simulation:
         for one in emitted:
             self._take(one)
         for name in stretch.expired:
-            self._leave(self._sent.pop(name))
-            self._over("queue deadline")
-            self._tally.failed("queue deadline", self.now)
+            sent = self._sent.pop(name)
+            self._leave(sent)
+            self._over()
+            self._tally.failed("queue deadline", sent.arrival.at_s, self.now)
         if replica.inbox:
             for request, sent in replica.inbox:
                 replica.engine.submit(request, sent.arrival.text)
@@ -258,13 +261,13 @@ class _Simulation:
         self._tally.answered(
             arrival.at_s, sent.first_s, self.now, arrival.prompt_tokens, arrival.answer_tokens
         )
-        self._over("")
+        self._over()
 
     def _leave(self, sent: _Sent) -> None:
         sent.counted.__exit__(None, None, None)
         self._requests[self._place[sent.route.worker.name]] -= 1
 
-    def _over(self, _kind: str) -> None:
+    def _over(self) -> None:
         self._ended += 1
         if self._told is not None and self._ended % TELL_EVERY == 0:
             self._told(self._ended, self.now)

@@ -20,6 +20,8 @@ from tiltyard.ops.plan.setup import Fleet
 from tiltyard.ops.plan.workload import arrivals_of
 
 WINDOWS = 4
+LED_IN = 2_000
+"""Requests before a window that run too, uncounted."""
 FEWEST = 20
 """Requests of a window, below which its p99 says nothing."""
 
@@ -87,7 +89,8 @@ def held_back(
         told(number, windows)
         begin, end = cuts[number], cuts[number + 1]
         others, own = [*requests[:begin], *requests[end:]], requests[begin:end]
-        errors.append(window_error(own, fitted_to(fleet, others)))
+        before = requests[max(0, begin - LED_IN) : begin]
+        errors.append(window_error(own, fitted_to(fleet, others), before))
     found = tuple(errors)
     return Uncertainty(
         found,
@@ -104,12 +107,15 @@ def fitted_to(fleet: Fleet, requests: Sequence[LoggedRequest]) -> Fleet:
     return replace(fleet, costs=learned.fit.costs, outside_s=learned.outside_s, guessing=learned.guessing)
 
 
-def window_error(own: Sequence[LoggedRequest], fleet: Fleet) -> WindowError:
-    """Predict some requests and compare with what the log says of them."""
-    trace = trace_of(own)
-    sharing = any(request.cached_tokens for request in own)
-    predicted = simulate(arrivals_of(trace.asks), fleet, sharing=sharing)
-    return compared(own, predicted)
+def window_error(
+    own: Sequence[LoggedRequest], fleet: Fleet, before: Sequence[LoggedRequest] = ()
+) -> WindowError:
+    """Predict some requests and compare with what the log says of them; those before them fill the caches and the queue."""
+    together = [*before, *own]
+    sharing = any(request.cached_tokens for request in together)
+    begins_s = own[0].at_s - together[0].at_s
+    arrivals = arrivals_of(trace_of(together).asks)
+    return compared(own, simulate(arrivals, fleet, sharing=sharing, counted_from_s=begins_s))
 
 
 def compared(own: Sequence[LoggedRequest], predicted: Prediction) -> WindowError:

@@ -50,6 +50,8 @@ class Tally:
     """Adds up what becomes of requests."""
 
     objectives: Objectives
+    from_s: float = float("-inf")
+    """Requests that arrive before this do not count."""
     first_s: array[float] = field(default_factory=lambda: array("d"))
     each_s: array[float] = field(default_factory=lambda: array("d"))
     total_s: array[float] = field(default_factory=lambda: array("d"))
@@ -60,13 +62,19 @@ class Tally:
     answer_tokens: int = 0
     met: int = 0
 
-    def failed(self, kind: str, at_s: float) -> None:
+    def failed(self, kind: str, arrived_s: float, at_s: float) -> None:
         """A request got no answer."""
+        if arrived_s < self.from_s:
+            return
+        self.begins_s = min(self.begins_s, arrived_s)
         self.errors[kind] += 1
         self.ends_s = max(self.ends_s, at_s)
 
     def answered(self, arrived_s: float, first_s: float, end_s: float, prompt: int, answer: int) -> None:
         """A request got its whole answer."""
+        if arrived_s < self.from_s:
+            return
+        self.begins_s = min(self.begins_s, arrived_s)
         first, wanted = first_s - arrived_s, self.objectives
         self.first_s.append(first)
         self.total_s.append(end_s - arrived_s)
