@@ -16,7 +16,7 @@ from tiltyard.cli.main import main
 from tiltyard.errors import InvalidRequest
 from tiltyard.ops.load.samples import Objectives
 from tiltyard.ops.load.traffic import Ask
-from tiltyard.ops.plan.calibrate import calibrate
+from tiltyard.ops.plan.calibrate import Load, calibrate
 from tiltyard.ops.plan.engine import EngineLimits
 from tiltyard.ops.plan.fleet import simulate
 from tiltyard.ops.plan.prediction import Prediction
@@ -170,7 +170,7 @@ def test_the_command_learns_from_the_log_answers_questions_and_counts_replicas(
 ) -> None:
     page, steps = tmp_path / "plan.html", tmp_path / "steps.json"
     told = planned(
-        data, "--what-if", "prompts=2", "--what-if", "replicas=2,routing=round-robin", "--objective-first", "0.3",
+        data, "--what-if", "prompts=2", "--what-if", "replicas=2,routing=round-robin", "--objective-first", "1.0",
         "--share", "0.9", "--html", str(page), "--save-steps", str(steps),
     )  # fmt: skip
     assert told["steps"]["costs"]["per_prompt_token"] == pytest.approx(COSTS.per_prompt_token, rel=1e-6)
@@ -185,8 +185,12 @@ def test_the_command_learns_from_the_log_answers_questions_and_counts_replicas(
     assert rows["as it is"]["requests"] == 44
     assert rows["prompts=2"]["prompt_tokens"] == 2 * rows["as it is"]["prompt_tokens"]
     assert rows["replicas=2, routing=round-robin"]["replicas"] == 2
-    needed = told["replicas_needed"]
-    assert rows[f"with {needed}"]["attained"] >= 0.9
+    needed = rows["as it is"]["replicas_needed"]
+    assert {one["replicas"]: one["attained"] for one in rows["as it is"]["tried"]}[needed] >= 0.9
+    assert rows["prompts=2"]["replicas_needed"] >= needed
+    assert (
+        rows["replicas=2, routing=round-robin"]["replicas_needed"] is None
+    )  # the question says how many there are
     assert "first token p50 / p99" in page.read_text()
     assert StepFile.load(steps).fit.costs.per_step == pytest.approx(COSTS.per_step, rel=1e-6)
 
@@ -214,3 +218,22 @@ def test_with_a_step_model_no_log_is_needed_and_a_wrong_one_is_named(tmp_path: P
     assert "per_step of the step model is -1" in done.output
     wrong = CliRunner().invoke(main, ["plan", "--trace", str(trace), "--what-if", "replicas=none"])
     assert "replicas is 'none'; it must be a whole number" in wrong.output
+
+
+def test_the_real_engine_is_calibrated_and_its_step_model_plans_other_traffic(
+    model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del model_path  # it is there, so nothing is fetched
+    monkeypatch.setattr("tiltyard.ops.plan.calibrate.LOADS", (Load(1, 8), Load(2, 64)))
+    steps, trace = tmp_path / "steps.json", tmp_path / "t.jsonl"
+    done = CliRunner().invoke(main, ["plan", "calibrate", "-o", str(steps)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    measured = StepFile.load(steps)
+    assert measured.fit.observations == 24  # two loads of twelve steps
+    assert measured.fit.costs.of(Work(1, 64, 0, 2016)) > 0
+    trace.write_text('{"timestamp": 0, "input_length": 20, "output_length": 5}\n')
+    told = planned(tmp_path / "empty", "--trace", str(trace), "--steps", str(steps))
+    assert told["rows"][0]["answer_tokens"] == 5
+    assert told["steps"]["learned_from"] == "calibration of smollm2-135m"
+    wrong = CliRunner().invoke(main, ["plan", "calibrate", "plum"])
+    assert "no model 'plum' in [models]; there are smollm2-135m" in wrong.output

@@ -128,12 +128,12 @@ def run(**options: object) -> None:
     )
     with Counting() as counting:
         plan = _plan(options, settings, counting)
-        rows, needed = _answers(plan, options, counting)
-    share = cast("float", options["share"]) if needed is not None else None
-    document = plan.document(rows, needed, share)
+        rows = _answers(plan, options, counting)
+    share = _share(plan, options)
+    document = plan.document(rows, share)
     if (output := cast("Path | None", options["output"])) is not None:
         output.write_bytes(document)
-    said = notes(plan, needed, cast("float", options["share"]))
+    said = notes(plan, rows, share)
     if (html := cast("Path | None", options["html"])) is not None:
         html.write_text(page(plan, rows, said), encoding="utf-8")
     if options["as_json"]:
@@ -238,23 +238,21 @@ def _fleet(options: dict[str, object], settings: Settings, steps: StepFile) -> F
     )
 
 
-def _answers(plan: Plan, options: dict[str, object], counting: Counting) -> tuple[list[Row], int | None]:
+def _share(plan: Plan, options: dict[str, object]) -> float | None:
+    """Of requests that shall be in time; `None` where no time was given."""
+    objectives = plan.fleet.objectives
+    asked = objectives.time_to_first_s is not None or objectives.per_token_s is not None
+    return cast("float", options["share"]) if asked else None
+
+
+def _answers(plan: Plan, options: dict[str, object], counting: Counting) -> list[Row]:
     def told(what: str) -> Told:
         return lambda done, at_s: counting.show(
             f"{what}: {done:,} of {plan.requests:,} requests, {at_s:,.0f} s simulated"
         )
 
-    rows = [Row(str(AS_IT_IS), plan.predict(told=told(str(AS_IT_IS))))]
-    for what_if in cast("list[WhatIf]", options["what_ifs"]):
-        rows.append(Row(str(what_if), plan.predict(what_if, told=told(str(what_if)))))
-    needed = None
-    objectives = plan.fleet.objectives
-    if objectives.time_to_first_s is not None or objectives.per_token_s is not None:
-        share = cast("float", options["share"])
-        tried = plan.search(share, told=told("searching"))
-        rows += [Row(f"with {found.replicas}", found) for found in tried]
-        needed = next(found.replicas for found in tried if found.attained >= share)
-    return rows, needed
+    questions = [AS_IT_IS, *cast("list[WhatIf]", options["what_ifs"])]
+    return [plan.answer(one, _share(plan, options), told=told(str(one))) for one in questions]
 
 
 def show(plan: Plan, rows: Sequence[Row], notes: Sequence[str]) -> None:

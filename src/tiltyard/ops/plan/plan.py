@@ -14,7 +14,7 @@ from tiltyard.ops.load.traces import Trace
 from tiltyard.ops.plan.fleet import Told, simulate
 from tiltyard.ops.plan.held_back import Uncertainty
 from tiltyard.ops.plan.prediction import Prediction
-from tiltyard.ops.plan.search import fewest_replicas
+from tiltyard.ops.plan.search import NotEnough, fewest_replicas
 from tiltyard.ops.plan.setup import Fleet
 from tiltyard.ops.plan.steps import StepFit
 from tiltyard.ops.plan.what_if import WhatIf
@@ -30,6 +30,22 @@ class Row:
 
     question: str
     prediction: Prediction
+    needed: int | None = None
+    """The fewest replicas that meet the objectives; `None`: nobody asked, or none do."""
+    why_none: str = ""
+    """Why no number of replicas meets them."""
+    tried: tuple[Prediction, ...] = ()
+    """With which numbers of replicas it was looked for."""
+
+    def told(self) -> dict[str, Json]:
+        """As JSON."""
+        return {
+            "question": self.question,
+            **self.prediction.told(),
+            "replicas_needed": self.needed,
+            "why_none": self.why_none or None,
+            "tried": [one.told() for one in self.tried],
+        }
 
 
 @dataclass(frozen=True)
@@ -70,13 +86,25 @@ class Plan:
         arrivals = arrivals_of(repeated(asks, self.requests))
         return simulate(arrivals, fleet, sharing=self.sharing, seed=self.seed, told=told)
 
+    def answer(self, question: WhatIf, share: float | None, *, told: Told | None = None) -> Row:
+        """A row; with a share, also how many replicas are needed, unless the question says how many there are."""
+        predicted = self.predict(question, told=told)
+        if share is None or "replicas" in question.changes:
+            return Row(str(question), predicted)
+        try:
+            tried = self.search(share, question, told=told)
+        except NotEnough as error:
+            return Row(str(question), predicted, why_none=error.message)
+        needed = next(found.replicas for found in tried if found.attained >= share)
+        return Row(str(question), predicted, needed, tried=tuple(tried))
+
     def search(
         self, share: float, question: WhatIf = AS_IT_IS, *, told: Told | None = None
     ) -> list[Prediction]:
         """What was tried to find the fewest replicas with which that share of the requests is in time; see `fewest_replicas`."""
         return fewest_replicas(lambda replicas: self.predict(question, replicas=replicas, told=told), share)
 
-    def document(self, rows: Sequence[Row], needed: int | None, share: float | None) -> bytes:
+    def document(self, rows: Sequence[Row], share: float | None) -> bytes:
         """Everything as JSON; times are seconds."""
         limits, fleet = self.fleet.limits, self.fleet
         told: dict[str, Json] = {
@@ -108,7 +136,6 @@ class Plan:
             },
             "objectives": {"share": share, **asdict(fleet.objectives)},
             "held_back": None if self.uncertainty is None else self.uncertainty.told(),
-            "replicas_needed": needed,
-            "rows": [{"question": row.question, **row.prediction.told()} for row in rows],
+            "rows": [row.told() for row in rows],
         }
         return orjson.dumps(told, option=orjson.OPT_INDENT_2)

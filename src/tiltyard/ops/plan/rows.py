@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tiltyard.ops.load.samples import Spread
 from tiltyard.ops.plan.plan import Plan, Row
 
 HEAD = (
     "question",
     "replicas",
+    "needed",
     "requests",
     "failed",
     "first token p50 / p99",
@@ -27,6 +30,7 @@ def cells(row: Row, plan: Plan) -> list[str]:
     return [
         row.question,
         str(found.replicas),
+        "none" if row.why_none else str(row.needed or "-"),
         f"{found.requests:,}",
         ", ".join(f"{count:,} {kind}" for kind, count in found.errors.items()) or "0",
         _spread(found.time_to_first_s),
@@ -39,7 +43,7 @@ def cells(row: Row, plan: Plan) -> list[str]:
     ]
 
 
-def notes(plan: Plan, needed: int | None, share: float) -> list[str]:
+def notes(plan: Plan, rows: Sequence[Row], share: float | None) -> list[str]:
     """What the figures rest on, how far they are off, and how many replicas are needed."""
     lines = [
         f"Traffic: {plan.trace.name}, {plan.requests:,} requests. Steps: {plan.learned_from}; "
@@ -54,11 +58,9 @@ def notes(plan: Plan, needed: int | None, share: float) -> list[str]:
         lines.append(
             "No requests were held back, so how far this is off is not known: it is at least as much as the steps are."
         )
-    if needed is not None:
-        lines.append(
-            f"Replicas needed: {needed}, the fewest with which {share:.1%} of the requests are in time."
-        )
-    return lines
+    if share is not None:
+        lines.append(f"Needed: the fewest replicas with which {share:.1%} of the requests are in time.")
+    return lines + [f"{row.question}: {row.why_none}" for row in rows if row.why_none]
 
 
 def _spread(spread: Spread) -> str:

@@ -10,13 +10,17 @@ from tiltyard.ops.plan.prediction import Prediction
 from tiltyard.ops.plan.setup import MOST_REPLICAS
 
 
+class NotEnough(InvalidRequest):
+    """No number of replicas meets the objectives."""
+
+
 def fewest_replicas(
     predict: Callable[[int], Prediction], share: float, *, least: int = 1, most: int = MOST_REPLICAS
 ) -> list[Prediction]:
     """Predictions with those numbers of replicas that had to be tried, in order; the last that meets `share` is the answer.
 
     Doubles until enough requests are in time, then halves the gap; more replicas are taken never to be worse. Raises
-    `InvalidRequest` where not even `most` are enough, naming the share that they reach.
+    `NotEnough` where not even `most` are enough, naming the share that they reach.
     """
     if not 0 < share <= 1:
         raise InvalidRequest(f"share is {share:g}; it must be above 0 and at most 1", param="share")
@@ -30,7 +34,7 @@ def fewest_replicas(
     high = max(1, least)
     while not enough(high):
         if high >= most or _hopeless(tried, high):
-            raise InvalidRequest(
+            raise NotEnough(
                 f"with {high} replicas {tried[high].attained:.1%} of the requests are in time, and {share:.1%} shall be. "
                 "More replicas do not help where one request alone takes too long: relax the objectives, or change the engine.",
                 param="objective",
