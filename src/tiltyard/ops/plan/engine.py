@@ -66,6 +66,23 @@ class NoMemory:
         """Nothing to write."""
 
 
+class Decoded:
+    """Accounts that got tokens; those of one tenant and class have the same counters and usage, so they are charged at once."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], tuple[Account, int]] = {}
+
+    def add(self, account: Account) -> None:
+        """One more sequence of an account."""
+        key = (account.tenant, account.request_class)
+        self._found[key] = account, self._found[key][1] + 1 if key in self._found else 1
+
+    def charge(self, tokens: int) -> None:
+        """So many tokens for each."""
+        for account, sequences in self._found.values():
+            account.decoded(tokens * sequences)
+
+
 class PlannedPaging(Paging):
     """The engine's own paging, which leaves the tree empty as long as nobody could find anything in it.
 
@@ -169,11 +186,11 @@ class PlannedEngine:
             return stretch.emitted
         steps, paging, remembers = stretch.steps, self.paging, self.paging.remembers
         emitted, finished = list[Emitted](), list[RunningSequence]()
-        charged: dict[tuple[str, str], list[Account]] = {}
+        decoded = Decoded()
         if not steps:
             return ()
         for sequence in self.scheduler.running:
-            request, tokens, account = sequence.request, sequence.tokens, sequence.account
+            request, tokens = sequence.request, sequence.tokens
             computed = sequence.computed + steps
             while sequence.blocks * BLOCK_TOKENS < computed:
                 paging.take_block(sequence)
@@ -181,21 +198,18 @@ class PlannedEngine:
             text = self._texts[request.request_id][1]
             length = len(tokens)
             tokens += text.ids(length, length + steps) if text.names else [text.own] * steps
-            charged.setdefault((account.tenant, account.request_class), []).append(account)
+            decoded.add(sequence.account)
             if remembers and len(sequence.path) < computed // BLOCK_TOKENS:
                 paging.remember(sequence)
             if len(tokens) - sequence.prompt_tokens >= request.max_tokens:
                 finished.append(sequence)
                 emitted.append(Emitted(request.request_id, first=False, finished=True))
-        for (
-            accounts
-        ) in charged.values():  # one account's counters and usage are those of all of a tenant and class
-            accounts[0].decoded(steps * len(accounts))
+        decoded.charge(steps)
         self.counters.steps += steps
         self.counters.generated_tokens += steps * stretch.sequences
         if finished:
             self._retire(finished)
-            self._even = self._will_run_alike(answers_alone=False)
+            self._even = self._will_run_alike(answers_alone=False)  # the others have answers as before
         return emitted
 
     def _answers_alone(self, now_s: float) -> Stretch | None:
@@ -223,25 +237,32 @@ class PlannedEngine:
         prompts = answers = context = made = 0
         emitted, finished = list[Emitted](), list[RunningSequence]()
         even = not plan.admitted and not plan.preempted  # and nothing but answers runs
+        decoded = Decoded()
         for sequence, chunk in plan.work:
-            if not sequence.outputs or chunk > 1:
+            tokens, computed = sequence.tokens, sequence.computed
+            length = len(tokens)
+            outputs = length - sequence.prompt_tokens
+            if outputs and chunk == 1:
+                answers += 1
+            else:
                 prompts += chunk
                 even = False
-            else:
-                answers += 1
-            context += chunk * sequence.computed + chunk * (chunk - 1) // 2
-            sequence.computed += chunk
-            if sequence.computed < len(sequence.tokens):
+            context += chunk * computed + chunk * (chunk - 1) // 2
+            sequence.computed = computed + chunk
+            if computed + chunk < length:
                 continue
-            name = sequence.request.request_id
-            sequence.append(self._texts[name][1].ids(len(sequence.tokens), len(sequence.tokens) + 1)[0])
+            request = sequence.request
+            text = self._texts[request.request_id][1]
+            tokens.append(text.ids(length, length + 1)[0] if text.names else text.own)
+            decoded.add(sequence.account)
             made += 1
-            outputs = sequence.outputs
-            over = outputs >= sequence.request.max_tokens
+            over = outputs + 1 >= request.max_tokens
             if over:
                 finished.append(sequence)
-            if over or outputs == 1:
-                emitted.append(Emitted(name, first=outputs == 1, finished=over))
+            if over or not outputs:
+                emitted.append(Emitted(request.request_id, first=not outputs, finished=over))
+        decoded.charge(1)
+        all_answer = made == len(plan.work) == len(self.scheduler.running)
         if self.paging.remembers:
             for sequence, _ in plan.work:
                 self.paging.remember(sequence)
@@ -249,7 +270,7 @@ class PlannedEngine:
         self.counters.steps += 1
         self.counters.prompt_tokens += prompts
         self.counters.generated_tokens += made
-        self._even = self._will_run_alike(answers_alone=even and bool(plan.work) and not finished)
+        self._even = all_answer and self._will_run_alike(answers_alone=even and not finished)
         costs = self._costs
         seconds = (
             (
@@ -266,13 +287,11 @@ class PlannedEngine:
         )
 
     def _will_run_alike(self, *, answers_alone: bool) -> bool:
-        """Whether the next steps run a token of each running request, whatever the scheduler is asked."""
+        """Whether the next steps run a token of each running request, all of which have answers, whatever the scheduler is asked."""
         running = self.scheduler.running
         if not running or len(self.scheduler.holding) > len(running):
             return False
-        if len(self.scheduler.waiting) and not (answers_alone and self._nobody_can_come_in()):
-            return False
-        return all(s.pending == 1 and s.outputs for s in running)
+        return not len(self.scheduler.waiting) or (answers_alone and self._nobody_can_come_in())
 
     def _nobody_can_come_in(self) -> bool:
         """Whether those that wait, who found no room in a step of answers alone, will find none while answers grow.
