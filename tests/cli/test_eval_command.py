@@ -154,6 +154,31 @@ def test_faults_are_one_line_that_names_the_place(server: EvalServer, items: Pat
         assert failed.stderr.count("\n") == 1
 
 
+def test_a_rubric_that_nobody_has_stops_a_run_before_its_first_question(
+    server: EvalServer, judge_server: EvalServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text(json.dumps({"id": "a", "turns": ["Hi"], "checks": [{"kind": "judge", "rubric": "none"}]}))
+    asked = len(server.headers)
+    result = run(
+        "run",
+        path,
+        "chat",
+        "--judge",
+        "gpt",
+        "--judge-url",
+        judge_server.url,
+        "--url",
+        server.url,
+        "--data",
+        tmp_path,
+    )
+    assert (result.exit_code, "item 'a': no rubric is called 'none'" in result.output) == (1, True), (
+        result.output
+    )
+    assert len(server.headers) == asked
+
+
 def test_sets_that_ship_are_listed_and_checked() -> None:
     listed = run("sets").output.splitlines()
     assert [line.split()[0] for line in listed] == ["core", "negative", "zh-en"]

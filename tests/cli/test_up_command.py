@@ -17,6 +17,7 @@ from tiltyard.events.log import EventLog
 from tiltyard.fleet.registry import Registry
 from tiltyard.identity.declaration import IdentityDeclaration
 from tiltyard.identity.manifest import Behaviour, DefaultSampling, Deployment, Weights
+from tiltyard.objectives.look import Objectives
 from tiltyard.release.history import Version
 from tiltyard.wire.worker import IdentityStatus, WorkerStatus
 
@@ -139,7 +140,7 @@ async def test_what_a_release_asks_votes_for_is_a_contestant_while_it_is_served_
     registry.announce("w", "http://127.0.0.1:1", status)
     with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
         async with ModelClient("http://127.0.0.1:1") as client:
-            running = Running(settings, log, registry, client)
+            running = Running(settings, log, registry, client, Objectives(log, {}))
 
             def names(candidate: str) -> list[str]:
                 pair = Version("new", candidate), Version("old", old.behaviour)

@@ -55,6 +55,20 @@ def named_metrics(client: httpx2.Client) -> list[str]:
     return [line for line in client.get("/metrics").text.splitlines() if "smollm2" in line]
 
 
+def test_a_battle_is_in_the_objectives_and_has_its_cost(yard: Tiltyard) -> None:
+    battle(yard.url)
+    with httpx2.Client(base_url=yard.url, timeout=30) as client:
+        told = {one["name"]: one for one in client.get("/api/objectives").json()["objectives"]}
+        assert (told["reveal-before-vote"]["state"], told["data-lag"]["state"]) == ("ok", "ok")
+        assert told["errors"]["total"] >= 2
+        assert 'tiltyard_objective_state{objective="data-lag"} 1.0' in client.get("/metrics").text
+        cost = client.get("/api/cost", params={"since": "1h"}).json()
+    assert cost["votes"]["votes"] >= 1
+    assert cost["votes"]["own"]["engine_s"] > 0
+    busy = sum(one["busy_s"] for one in cost["workers"])
+    assert busy == pytest.approx(sum(one["prefill_s"] + one["decode_s"] for one in cost["lines"]), abs=1e-3)
+
+
 def test_an_answer_is_made_again_to_the_same_bytes_on_another_instruction_set(yard: Tiltyard) -> None:
     body = {"model": "smollm2-hot", "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 12}
     answer = httpx2.post(f"{yard.url}/v1/chat/completions", json=body, timeout=120)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import ClassVar
 
@@ -9,7 +10,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from tiltyard.evals.answer import CalledFunction, ItemAnswer, ScoredChoice, TurnAnswer, answer_of
-from tiltyard.evals.checks import KINDS, Check, JsonSchema, Language
+from tiltyard.evals.checks import KINDS, Check, JsonSchema, Language, Regex
 from tiltyard.evals.contamination import similarity
 from tiltyard.evals.instructions import RULES, follows, follows_loosely
 from tiltyard.evals.item import Item
@@ -17,6 +18,7 @@ from tiltyard.evals.marking import Graded, Marker, Origin
 from tiltyard.evals.pii import found_in
 from tiltyard.evals.structured_checks import check_json
 from tiltyard.evals.text_checks import check_language
+from tiltyard.evals.trial import Trial
 from tiltyard.evals.verdict import Verdict, combined
 
 CHECKS: TypeAdapter[Check] = TypeAdapter(Check)
@@ -24,11 +26,14 @@ FENCE = '```json\n{"a": 1}\n```'
 
 ORIGIN = Origin("k", "chat", "sha256:" + "a" * 64)
 
+MARKER = Marker()
+"""One for all, as in a run: patterns are tried in a process of its own."""
+
 
 async def mark(check: dict[str, object], text: str, calls: tuple[CalledFunction, ...] = ()) -> Verdict:
     item = Item.model_validate({"id": "a", "turns": ["x"], "checks": [check]})
     answer = ItemAnswer((TurnAnswer(text, calls, "stop"),))
-    (verdict,) = await Marker().mark(item, answer, origin=ORIGIN)
+    (verdict,) = await MARKER.mark(item, answer, origin=ORIGIN)
     return verdict
 
 
@@ -239,3 +244,24 @@ def test_a_schema_that_is_none_leaves_the_answer_unscored() -> None:
     check = JsonSchema.model_validate({"kind": "json_schema", "schema": {"type": "nope"}})
     verdict = check_json(check, "{}")
     assert (verdict.score, verdict.code) == (None, "bad_schema")
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        {"kind": "regex", "pattern": "(a+)+$"},
+        {"kind": "json_schema", "schema": {"type": "string", "pattern": "^(a+)+$"}},
+    ],
+)
+async def test_a_pattern_that_never_ends_leaves_its_item_unscored_and_the_next_ones_are_checked(
+    check: dict[str, object],
+) -> None:
+    """Python's `re` would hold the interpreter, and with it every other item of the run."""
+    trial = Trial(cpu_seconds=0.2)
+    asked = CHECKS.validate_python(check)
+    assert isinstance(asked, Regex | JsonSchema)
+    slow, well = (text if check["kind"] == "regex" else f'"{text}"' for text in ("a" * 50 + "!", "aaa"))
+    found = await asyncio.to_thread(trial.check, asked, slow)
+    assert (found.score, found.code) == (None, "too_slow")
+    assert "was not done with this answer after 0.2 s" in found.why
+    assert (await asyncio.to_thread(trial.check, asked, well)).score == 1.0

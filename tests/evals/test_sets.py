@@ -79,6 +79,11 @@ def test_what_is_wrong_is_named_by_line_and_field(line: bytes, says: str) -> Non
     assert says in refused.value.message
 
 
+def test_what_editors_of_windows_put_in_front_of_a_file_is_no_fault(tmp_path: Path) -> None:
+    (tmp_path / "set.jsonl").write_text('{"id": "a", "turns": ["Hi"]}\r\n', encoding="utf-8-sig", newline="")
+    assert [item.id for item in load_set(str(tmp_path / "set.jsonl")).items] == ["a"]
+
+
 def test_the_digest_is_of_the_items_and_not_of_their_writing() -> None:
     plain = [
         b'{"id": "a", "turns": ["x"]}',

@@ -89,6 +89,7 @@ class StandIn:
             routes=[
                 Route("/v1/chat/completions", self.answer, methods=["POST"]),
                 Route("/v1/completions", self.answer, methods=["POST"]),
+                Route("/v1/embeddings", self.embed, methods=["POST"]),
                 Route("/worker", self.worker),
                 Route("/worker/drain", self.drain, methods=["POST"]),
             ]
@@ -110,6 +111,14 @@ class StandIn:
     def _tell_if_idle(self) -> None:
         if self.state == "draining" and not self.running:
             self.on_idle()
+
+    async def embed(self, request: Request) -> Response:
+        """One vector a text, each the same."""
+        asked = orjson.loads(await request.body())
+        self.bodies.append(asked)
+        data = [{"object": "embedding", "index": n, "embedding": [1.0]} for n in range(len(asked["input"]))]
+        usage = {"prompt_tokens": len(data), "total_tokens": len(data)}
+        return Response(orjson.dumps({"object": "list", "model": "chat", "data": data, "usage": usage}))
 
     async def answer(self, request: Request) -> Response:
         chat = request.url.path.endswith("chat/completions")

@@ -3,13 +3,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import openai
 import orjson
 import pytest
 from gateway_stage import Stage, staged
-from openai import AsyncOpenAI, OpenAI
+from openai import AsyncOpenAI, BadRequestError, OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
 from tiltyard.events.log import EventLog
@@ -77,6 +78,28 @@ def test_the_usage_frame_comes_last_for_who_asks(client: OpenAI) -> None:
     assert (last.usage.prompt_tokens, last.usage.completion_tokens, last.usage.total_tokens) == (7, 3, 10)
     assert last.usage.prompt_tokens_details is not None
     assert last.usage.prompt_tokens_details.cached_tokens == 4
+
+
+def test_every_chunk_has_the_usage_so_far_for_who_asks_as_of_vllm(client: OpenAI) -> None:
+    """Load generators (guidellm) count tokens by it."""
+    options: Any = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = list(
+        client.chat.completions.create(
+            model="chat", messages=say("!count 3"), stream=True, stream_options=options
+        )
+    )
+    counted = [chunk.usage.completion_tokens for chunk in chunks if chunk.usage is not None]
+    assert len(counted) == len(chunks)
+    assert counted == sorted(counted)
+    assert chunks[-1].usage is not None
+    assert (counted[-1], chunks[-1].usage.prompt_tokens) == (3, 7)
+    with pytest.raises(BadRequestError, match="continuous_usage_stats goes with include_usage"):
+        client.chat.completions.create(
+            model="chat",
+            messages=say("!count 3"),
+            stream=True,
+            stream_options={"continuous_usage_stats": True},  # type: ignore[typeddict-unknown-key]
+        )
 
 
 def test_a_whole_answer_is_the_stream_put_together(stage: Stage, client: OpenAI) -> None:

@@ -109,3 +109,16 @@ def test_what_cannot_be_redacted_without_meaning_something_else_is_refused(tmp_p
         reply = httpx2.post(f"{stage.url}/v1/chat/completions", json=body)
         assert reply.status_code == 400
         assert reply.json()["error"]["param"] == f"response_format.{form}"
+
+
+def test_texts_are_screened_before_they_become_vectors(tmp_path: Path) -> None:
+    with (
+        EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log,
+        staged(log, tmp_path, tenants=REDACTING, screens=lambda policy: screen) as stage,
+    ):
+        httpx2.post(stage.url + "/v1/embeddings", json={"model": "chat", "input": ["Ann asks", "Bob"]})
+        assert stage.workers[0].bodies[-1]["input"] == ["[name] asks", "Bob"]
+        asked = len(stage.workers[0].bodies)
+        refused = httpx2.post(stage.url + "/v1/embeddings", json={"model": "chat", "input": [[1, 2]]})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
+        assert len(stage.workers[0].bodies) == asked

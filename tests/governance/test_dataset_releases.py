@@ -270,6 +270,25 @@ def test_one_persons_many_rows_hide_nobody(tmp_path: Path) -> None:
             released(log, tmp_path / "out", sources=["import/others"], anonymity={"k": 5})
 
 
+def test_battles_of_nobody_known_are_one_persons_unless_the_plan_knows_better(tmp_path: Path) -> None:
+    """And the two rows that a battle is among conversations are one battle: six rows of three battles hide nobody from k = 4."""
+    with opened_log(tmp_path / "log") as log:
+        rows = [row(n, "p") for n in range(3)]
+        for one in rows:
+            del one["judge"]
+        imported(log, tmp_path / "in.jsonl", rows)
+        allow(log, "others", "publish")
+        terms: dict[str, Any] = {"k": 2, "columns": ["turns"], "most_suppressed": 0.0}
+        plan: dict[str, Any] = {"sources": ["import/others"], "layout": "conversations"}
+        with pytest.raises(InvalidRequest, match=r"1 people are behind these 6 rows.*unknown: each"):
+            released(log, tmp_path / "one", anonymity=terms, **plan)
+        with pytest.raises(InvalidRequest, match=r"3 people are behind these 6 rows"):
+            released(log, tmp_path / "two", anonymity={**terms, "k": 4, "unknown": "each"}, **plan)
+        done = released(log, tmp_path / "three", anonymity={**terms, "k": 3, "unknown": "each"}, **plan)
+    assert done.manifest.anonymity is not None
+    assert (done.manifest.rows, done.manifest.anonymity.smallest) == (6, 3)
+
+
 def test_the_event_names_every_row_by_its_digest_and_its_people(yard: EventLog, tmp_path: Path) -> None:
     done = released(yard, tmp_path / "out", version="3.0.0")
     published = rows_in(done.directory)

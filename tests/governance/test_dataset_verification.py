@@ -235,7 +235,9 @@ def test_after_an_erasure_the_rows_are_revoked_and_the_next_release_lacks_them(s
 
 def test_parquet_without_pyarrow_says_what_to_install(scene: Path, tmp_path: Path) -> None:
     plan = tmp_path / "plan.yaml"
-    plan.write_text(PLAN.replace("files: [jsonl]", "files: [parquet]"), encoding="utf-8")
+    plan.write_text(
+        PLAN.replace("files: [jsonl]", "files: [parquet]").replace("1.0.0", "1.1.0"), encoding="utf-8"
+    )
     done = run(scene, "release", str(plan), "--output", str(tmp_path / "out"))
     try:
         import pyarrow  # noqa: F401

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tiltyard.governance.folding import fold
 from tiltyard.governance.personal_data import find
 
 HERE = Path(__file__).parent
@@ -165,3 +169,52 @@ def test_a_private_key_goes_whole_and_also_when_its_end_was_cut_off() -> None:
 def test_a_hostile_text_cannot_hold_it_up(hostile: str) -> None:
     """Each of these would take minutes by a pattern that tries every way of splitting it."""
     assert len(find(hostile)) <= 20_000
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        ("card 4111\u00a01111\u00a01111\u00a01111.", "CARD", "4111\u00a01111\u00a01111\u00a01111"),
+        ("card 4111\u202f1111\u202f1111\u202f1111", "CARD", "4111\u202f1111\u202f1111\u202f1111"),
+        ("it is 41111111 11111111, thanks", "CARD", "41111111 11111111"),
+        ("4111\u20111111\u20111111\u20111111", "CARD", "4111\u20111111\u20111111\u20111111"),
+        ("卡號４１１１１１１１１１１１１１１１", "CARD", "４１１１１１１１１１１１１１１１"),
+        ("ann\u200b@exam\u200bple.com wrote", "EMAIL", "ann\u200b@exam\u200bple.com"),
+        ("ann＠example．com", "EMAIL", "ann＠example．com"),
+        ("https://x.org/?to=ann%40example.com&y=1", "EMAIL", "ann%40example.com"),
+        ("my number is +1\u00a0415\u00a0555\u00a02671", "PHONE", "+1\u00a0415\u00a0555\u00a02671"),
+        ("Bearer q7Zk29XbT41mPw83LdRs", "SECRET", "q7Zk29XbT41mPw83LdRs"),
+        ("password: hunter2,hunter2;x9.", "SECRET", "hunter2,hunter2;x9"),
+        ('password = "c0rrect horse, battery 9"', "SECRET", "c0rrect horse, battery 9"),
+        ("postgres://bob:p@ss@w0rd@db.example/x", "URL_CREDENTIALS", "bob:p@ss@w0rd"),
+    ],
+)
+def test_what_is_written_in_an_unusual_way_is_found_to_its_last_character(
+    text: str, kind: str, said: str
+) -> None:
+    assert [(f.kind, text[f.start : f.end]) for f in find(text)] == [(kind, said)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The bearer of this letter, bearer bonds, Bearer authentication-and-authorization",
+        "100%40 off, 50%40mm",
+        "１２３４５６７８ widgets",
+        "41111111 11111112 are two numbers",
+        "password: choose_something_long",
+        "mailto:someone at example dot com",
+    ],
+)
+def test_what_looks_like_an_unusual_way_of_writing_is_left(text: str) -> None:
+    assert find(text) == ()
+
+
+@given(st.text(alphabet="a1 @.%40\u200b\u00a0４１＠\u2011x", max_size=60))
+def test_places_lead_back_into_the_text_that_was_given(text: str) -> None:
+    folded = fold(text)
+    places = [folded.origin(at, at + 1) for at in range(len(folded.text))]
+    assert all(0 <= start < end <= len(text) for start, end in places)
+    assert all(one[1] <= other[0] for one, other in itertools.pairwise(places))
+    for letter, (start, end) in zip(folded.text, places, strict=True):
+        assert fold(text[start:end]).text == letter

@@ -8,7 +8,7 @@ from openai_stand_in import standing_in
 
 from tiltyard.cli.eval_judge import JudgeGrader
 from tiltyard.client import ModelClient
-from tiltyard.errors import InvalidRequest
+from tiltyard.errors import InvalidRequest, TiltyardError
 from tiltyard.evals.answer import ItemAnswer, TurnAnswer
 from tiltyard.evals.item import Item
 from tiltyard.evals.marking import Origin
@@ -47,3 +47,32 @@ async def test_a_check_is_graded_once_for_each_key_and_is_in_no_rate_of_the_judg
     (judgments,) = read_lines(log, purpose="check").values()
     assert {one.data.slices["skill"] for one in judgments.all} == {"arithmetic"}
     assert judged_behaviours(log) == []
+
+
+@pytest.mark.parametrize(
+    ("rubric", "reference", "says"),
+    [
+        ("nobodys", "42", "item 'x': no rubric is called 'nobodys'; ours are "),
+        ("pairwise", "42", "item 'x': rubric 'pairwise' compares two answers"),
+        (
+            "single-reference",
+            "",
+            "item 'x' has no `reference`, and its rubric 'single-reference' compares with one",
+        ),
+    ],
+)
+async def test_a_rubric_that_cannot_be_used_is_found_before_anybody_is_asked(
+    log: EventLog, rubric: str, reference: str, says: str
+) -> None:
+    item = Item.model_validate(
+        {"id": "x", "turns": ["Hi"], "reference": reference, "checks": [{"kind": "judge", "rubric": rubric}]}
+    )
+    with standing_in(lambda body: "[[10]]") as server:
+        async with ModelClient(server.url) as client:
+            grader = JudgeGrader(log, client, await find_judge(client, "m"))
+            asked = len(server.seen)
+            grader.prepare([ITEM.model_copy(update={"checks": ITEM.checks[:1]})])
+            with pytest.raises(TiltyardError) as refused:
+                grader.prepare([item])
+            assert len(server.seen) == asked
+    assert refused.value.message.startswith(says)

@@ -55,6 +55,29 @@ def test_a_bridge_of_verdicts_recovers_the_stricter_judges_shares() -> None:
     assert across.half < 0.05
 
 
+def test_judges_that_never_disagreed_on_the_sample_may_still_do_so_elsewhere() -> None:
+    """40 pairs alike: by Wilson (1927) up to z^2 / (n + z^2) = 8.76% of others may differ, in either direction."""
+    old = ["a"] * 25 + ["b"] * 15
+    bridge = bridge_verdicts(old, old)
+    assert bridge.shift.estimate == 0
+    assert (bridge.shift.lower, bridge.shift.upper) == pytest.approx((-0.08762, 0.08762), abs=1e-5)
+    across = bridge.across([900, 0, 100])
+    assert across.half > 0.02  # 1,000 old verdicts alone would give 0.0186
+
+
+def test_the_shift_of_a_bridge_is_inside_its_interval_in_95_of_100_samples() -> None:
+    rng = np.random.default_rng(3)
+    inside = 0
+    for _ in range(200):
+        old = rng.choice(OUTCOMES, 60, p=[0.5, 0.1, 0.4])
+        new = np.where(
+            (old == "a") & (rng.random(60) < 0.1), "b", old
+        )  # -1 where a won, in one of ten: -0.05
+        shift = bridge_verdicts(list(old), list(new)).shift
+        inside += shift.lower <= -0.05 <= shift.upper
+    assert inside >= 180  # 190 are expected; below 180 is one run in a thousand
+
+
 def test_a_bridge_that_cannot_hold_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="3 items that both judges scored; it needs 8"):
         bridge_ratings([1, 2, 3], [1, 2, 3])

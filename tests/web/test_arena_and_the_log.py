@@ -13,13 +13,14 @@ from arena_yard import CONTESTANTS, Yard, listen, open_battle
 
 from tiltyard.arena.boards import Boards, Question
 from tiltyard.arena.recorded_votes import RecordedVotes
-from tiltyard.errors import ContentMissing
+from tiltyard.errors import ContentMissing, StorageFailed
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import (
     BattleOpened,
     BattleTurnFinished,
     GenerationFinished,
     VoteCast,
+    VotesNotWritten,
 )
 from tiltyard.rating.options import RatingOptions
 from tiltyard.rating.ruleset import Ruleset
@@ -140,6 +141,27 @@ def test_a_refused_write_is_told_and_nothing_is_acknowledged(yard: Yard, tmp_pat
         assert reply.json()["error"]["code"] == "storage_failed"
     with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as again:
         assert votes(again) == []
+
+
+def test_votes_that_were_refused_are_counted_as_soon_as_the_log_is_well(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_what: object, **_more: object) -> None:
+        raise StorageFailed("the disk is full")
+
+    with yard.visitor() as visitor:
+        battle, token = open_battle(visitor)
+        listen(visitor, battle)
+        with monkeypatch.context() as ill:
+            ill.setattr(yard.log, "append", refuse)
+            assert [vote(visitor, battle, token).status_code for _ in range(2)] == [507, 507]
+        assert list(yard.log.read(types=[VotesNotWritten])) == []
+        assert vote(visitor, battle, token).status_code == 200
+    (told,) = yard.log.read(types=[VotesNotWritten])
+    assert isinstance(told.data, VotesNotWritten)
+    assert (told.data.votes, told.data.why) == (2, "the disk is full")
+    assert told.data.first_us <= told.data.last_us <= told.time_us
+    assert len(votes(yard.log)) == 1
 
 
 def test_votes_are_sliced_by_the_language_and_kind_of_their_first_message(yard: Yard, log: EventLog) -> None:

@@ -21,8 +21,11 @@ from tiltyard.events.schema import (
     BattleOpened,
     BattleTurnFinished,
     BattleTurnStarted,
+    SidesRevealed,
     VoteCast,
 )
+from tiltyard.objectives.declaration import DEFAULTS
+from tiltyard.objectives.look import Objectives
 
 
 def test_battle_streams_both_sides_and_the_vote_reveals_them(yard: Yard) -> None:
@@ -70,7 +73,21 @@ def test_the_log_has_the_draw_before_anybody_is_asked(yard: Yard) -> None:
     assert cast.side_probability == 0.5
     assert cast.turns == 1
     types = [type(event.data) for event in yard.log.read(subject=battle)]
-    assert types == [BattleOpened, BattleTurnStarted, BattleTurnFinished, VoteCast]
+    assert types == [BattleOpened, BattleTurnStarted, BattleTurnFinished, VoteCast, SidesRevealed]
+
+
+def test_that_sides_were_named_is_written_once_with_the_vote_before_it(yard: Yard) -> None:
+    with yard.visitor() as visitor:
+        battle, token = open_battle(visitor)
+        listen(visitor, battle)
+        visitor.get(f"/battles/{battle}")
+        assert list(yard.log.read(types=[SidesRevealed])) == []
+        receipt = vote(visitor, battle, token).json()["receipt"]
+        visitor.get(f"/battles/{battle}")
+    (revealed,) = yard.log.read(types=[SidesRevealed])
+    assert revealed.data == SidesRevealed(battle=battle, vote=receipt)
+    report = Objectives(yard.log, {"reveal": DEFAULTS["reveal-before-vote"]}).look(revealed.time_us)
+    assert [(one.state, one.counts.total) for one in report.objectives] == [("ok", 1)]
 
 
 def test_the_log_knows_the_network_and_a_repeated_prompt_but_neither_address_nor_words(yard: Yard) -> None:

@@ -45,7 +45,12 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, EventL
         imported(log, folder / "in.jsonl", [row(n, f"p{n}", model_a=NAME) for n in range(9)])
         allow(log, "others", "publish")
         done = released(
-            log, folder / "out", sources=["arena", "import/others"], anonymity={"k": 3}, card={"title": NAME}
+            log,
+            folder / "out",
+            version="1.0.0",
+            sources=["arena", "import/others"],
+            anonymity={"k": 3},
+            card={"title": NAME},
         )
         log.append_blocking(
             DatasetUsed(release=done.release, kind="scorer", name=NAME, why="a try", by="ann"),

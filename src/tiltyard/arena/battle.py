@@ -30,6 +30,7 @@ from tiltyard.arena.screening import AsItIs, Screen, Screened, Screening
 from tiltyard.arena.sessions import NetworkKeys, SessionLimits
 from tiltyard.arena.transcript import SIDES, Battle, CastVote, Limits
 from tiltyard.arena.turns import Turns
+from tiltyard.arena.unwritten import Unwritten
 from tiltyard.arena.vote import cast, check_ballot
 from tiltyard.arena.voter import Voter, token_digest, token_matches
 from tiltyard.client import ModelClient
@@ -37,6 +38,7 @@ from tiltyard.errors import (
     Conflict,
     NotFound,
     Overloaded,
+    StorageFailed,
 )
 from tiltyard.events.ids import new_battle_id
 from tiltyard.events.log import EventLog
@@ -101,6 +103,7 @@ class Arena:
         self._outages = outages or Outages()
         self._sessions = sessions
         self._appends = appends or AppendTimes()
+        self._unwritten = Unwritten(log, clock_us)
         self._networks = NetworkKeys()
         self._battles: OrderedDict[str, Battle] = OrderedDict()
         self._opening: Counter[str] = Counter()
@@ -225,6 +228,7 @@ class Arena:
             subject=name,
             source=SOURCE,
         )
+        await self._unwritten.tell()
         async with battle.gate:
             await self._turns.begin(battle, message, number=0, attempt=0)
         self._keep(battle)
@@ -308,15 +312,22 @@ class Arena:
                 asked,
             )
         ]
-        return await cast(
-            self.log,
-            battle,
-            token=token,
-            choice=choice,
-            leaks=tuple(leaked),
-            cut=tuple(cut),
-            took=self._appends.note,
-        )
+        try:
+            vote = await cast(
+                self.log,
+                battle,
+                token=token,
+                choice=choice,
+                leaks=tuple(leaked),
+                cut=tuple(cut),
+                took=self._appends.note,
+            )
+        except StorageFailed as error:
+            self._unwritten.note(error)
+            self._appends.note_refused()
+            raise
+        await self._unwritten.tell()
+        return vote
 
     def _prompt_digest(self, message: str) -> str:
         """Name a first message however it is spaced and capitalised, for whoever has the master key alone."""
@@ -373,6 +384,7 @@ class Arena:
         They count as failed: a voter who comes back is offered to have them made anew.
         """
         await self._turns.close()
+        await self._unwritten.tell()
 
     def _screen_of(self, battle: Battle) -> Screen:
         """The battle's screen; after a restart a new one, which never gives out a placeholder that its messages have."""

@@ -40,10 +40,15 @@ APPENDS_KEPT: Final = 4096
 class AppendTimes:
     """How long the log took to make votes durable: the newest of this process."""
 
-    def __init__(self, observe: Callable[[float], None] | None = None) -> None:
-        """`observe` hears of each, in seconds: a histogram's."""
+    def __init__(
+        self,
+        observe: Callable[[float], None] | None = None,
+        refused: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`observe` hears of each, in seconds: a histogram's; `refused` of each vote that the log did not take: a counter's."""
         self._kept: deque[float] = deque(maxlen=APPENDS_KEPT)
         self._observe = observe
+        self.note_refused = refused
         self.count = 0
         """Since the process began."""
 

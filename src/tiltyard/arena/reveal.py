@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from tiltyard.arena.pairing import Entrant
 from tiltyard.arena.transcript import Battle
-from tiltyard.errors import Conflict, NotFound
+from tiltyard.errors import Conflict, NotFound, StorageFailed
 from tiltyard.events.log import EventLog
-from tiltyard.events.schema import Choice, IdentityRegistered, Side
+from tiltyard.events.schema import Choice, IdentityRegistered, Side, SidesRevealed
 from tiltyard.identity.canonical import Digest, Json
 from tiltyard.identity.difference import behaviour_differences
 from tiltyard.identity.manifest import Behaviour
 
 LEADERBOARD = "/leaderboard"
+SOURCE = "tiltyard/arena"
 REPLAY = "tiltyard replay"
 """What makes a battle's answers again, in front of the battle's id."""
+
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -159,7 +164,25 @@ async def reveal_of(
         return _registered(log) if strangers else [], _speeds(log, asked)
 
     registered, speeds = await asyncio.to_thread(read)
-    return reveal(battle, [*ready, *registered], replay=replay, speeds=speeds)
+    revealed = reveal(battle, [*ready, *registered], replay=replay, speeds=speeds)
+    await _record(battle, log)
+    return revealed
+
+
+async def _record(battle: Battle, log: EventLog) -> None:
+    """Write down that the sides are named, before they are: whoever has the log can check that a vote stood before."""
+    if battle.revealed:
+        return
+    event = SidesRevealed(battle=battle.id, vote="" if battle.vote is None else battle.vote.receipt)
+    try:
+        await log.append(event, subject=battle.id, source=SOURCE)
+    except Conflict:
+        pass  # an earlier look, perhaps before a restart
+    except StorageFailed as error:
+        # The vote is safe and its voter is told; a later look writes this down.
+        _logger.warning("that battle %s was revealed could not be written down: %s", battle.id, error.message)
+        return
+    battle.revealed = True
 
 
 def _speeds(log: EventLog, generations: Iterable[str]) -> dict[str, Speed]:

@@ -127,6 +127,8 @@ class Battle:
     voided: Voided | None = None
     link_digest: Digest | None = None
     """Digest of the secret of the link under which others may read it."""
+    revealed: bool = False
+    """The log has that its sides were named."""
     erased: bool = False
     """Its voter's words were erased: it can be looked at and no more."""
     screen: Screen | None = None

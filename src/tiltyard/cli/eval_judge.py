@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from tiltyard.client import ModelClient
-from tiltyard.errors import ConfigurationError, InvalidRequest
+from tiltyard.errors import ConfigurationError, InvalidRequest, TiltyardError
 from tiltyard.evals.answer import ItemAnswer
 from tiltyard.evals.asking import SUBJECT
 from tiltyard.evals.checks import Expert, Rubric
@@ -70,6 +70,22 @@ class JudgeGrader:
     def name(self) -> str:
         """The judge's digest."""
         return self._judge.digest
+
+    def prepare(self, items: Iterable[Item]) -> None:
+        """Find every rubric that items name, before anything is asked; raises `InvalidRequest` and `NotFound`, naming the item."""
+        for item in items:
+            for check in item.checks:
+                if not isinstance(check, Rubric):
+                    continue
+                try:
+                    rubric = self._rubric(check.rubric)
+                except TiltyardError as error:
+                    raise type(error)(f"item {item.id!r}: {error.message}", param="rubric") from None
+                if rubric.needs_reference and not item.reference:
+                    raise InvalidRequest(
+                        f"item {item.id!r} has no `reference`, and its rubric {check.rubric!r} compares with one.",
+                        param="reference",
+                    )
 
     async def grade(
         self, check: Rubric | Expert, item: Item, answer: ItemAnswer, *, origin: Origin

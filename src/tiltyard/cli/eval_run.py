@@ -192,6 +192,8 @@ async def _run(log: EventLog, url: str, api_key: str | None, asked: Asked) -> tu
     """Run each model in its turn; returns failures, and the runs in the order of the models."""
     progress = ProgressLine(sys.stderr)
     async with ModelClient(url, api_key=api_key) as client, judging(log, asked.judge) as judge:
+        if judge is not None:
+            judge.prepare(asked.items or asked.eval_set.items)
         desk = ExpertDesk(log)
         for role, has in desk.prepare(asked.items or asked.eval_set.items).items():
             click.echo(

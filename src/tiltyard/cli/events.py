@@ -59,6 +59,7 @@ from tiltyard.events.schema import (
     ReviewGiven,
     RubricRegistered,
     RulesetAdopted,
+    SidesRevealed,
     StageEntered,
     SubjectErased,
     TenantSet,
@@ -70,6 +71,7 @@ from tiltyard.events.schema import (
     VoteImportWithdrawn,
     VoteReviewed,
     VotesImported,
+    VotesNotWritten,
     VoteWithdrawn,
     WorkerAdded,
     WorkerDrained,
@@ -239,6 +241,10 @@ def _gist(data: EventData) -> str:
             return (
                 f"{', '.join(map('='.join, zip(data.failed, data.causes, strict=False)))}; next {data.redraw}"
             )
+        case SidesRevealed():
+            return f"after vote {data.vote}" if data.vote else "without a vote"
+        case VotesNotWritten():
+            return f"{data.votes} refused: {data.why}"
         case VoteWithdrawn():
             return f"vote {data.vote}: {data.reason}"
         case BattleShared():

@@ -33,6 +33,8 @@ VERBS = {
     "rollback": "Give an alias back to its last verified version.",
     "events": "Read, verify and rebuild the event log.",
     "replay": "Make a recorded answer, battle or leaderboard again and compare it.",
+    "objectives": "Say how far what was promised is kept: error budgets and how fast they burn.",
+    "cost": "Say what tokens, votes and releases cost, and what the prefix cache saved.",
     "bench": "Put load on servers and say what it met; or measure the kernels of this machine.",
     "plan": "Say how many replicas traffic needs, and what would happen if it or the fleet were another.",
 }

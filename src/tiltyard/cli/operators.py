@@ -1,4 +1,4 @@
-"""Who may order releases over HTTP: an API key with the scope `release`, or a browser's session that names one."""
+"""Who may order releases, or look after the operation, over HTTP: an API key with the scope for it, or a browser's session that names one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import time
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 from tiltyard.errors import NotFound
 from tiltyard.events.log import EventLog
@@ -14,14 +15,22 @@ from tiltyard.gateway.errors import InvalidApiKey, MissingScope
 from tiltyard.gateway.keyring import KeyRing
 from tiltyard.web.release_operators import SESSION_S, Session
 
-HOW = "make one with `tiltyard keys create --tenant NAME --scope release`"
-
 
 class KeyOperators:
     """Of the keys of one log. Sessions are kept by the browser alone, so any process on the log knows them."""
 
-    def __init__(self, log: EventLog, *, keys_required: bool, now_s: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        *,
+        keys_required: bool,
+        scope: Literal["release", "admin"] = "release",
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
         self._log = log
+        self._scope = scope
+        self._what = {"release": "releases", "admin": "operations"}[scope]
+        self._how = f"make one with `tiltyard keys create --tenant NAME --scope {scope}`"
         self._keys = KeyRing(log)
         self._required = keys_required
         self._now_s = now_s
@@ -48,10 +57,10 @@ class KeyOperators:
 
     async def _by_secret(self, secret: str) -> ApiKeyRow:
         if not secret:
-            raise InvalidApiKey(f"releases need a key with the scope release; {HOW}")
+            raise InvalidApiKey(f"{self._what} need a key with the scope {self._scope}; {self._how}")
         row = await self._keys.find(secret)
         if row is None:
-            raise InvalidApiKey(f"the API key is not one of this server's; check it, or {HOW}")
+            raise InvalidApiKey(f"the API key is not one of this server's; check it, or {self._how}")
         return self._checked(row)
 
     async def _of(self, session: str) -> ApiKeyRow:
@@ -67,10 +76,10 @@ class KeyOperators:
 
     def _checked(self, row: ApiKeyRow) -> ApiKeyRow:
         if not self._keys.is_alive(row):
-            raise InvalidApiKey(f"the API key {row.key} was revoked or has expired; {HOW}")
-        if "release" not in row.scopes:
+            raise InvalidApiKey(f"the API key {row.key} was revoked or has expired; {self._how}")
+        if self._scope not in row.scopes:
             raise MissingScope(
-                f"releases need the scope release, which this key lacks (it has {', '.join(row.scopes)}); {HOW}"
+                f"{self._what} need the scope {self._scope}, which this key lacks (it has {', '.join(row.scopes)}); {self._how}"
             )
         return row
 

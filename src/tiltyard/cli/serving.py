@@ -53,10 +53,14 @@ from tiltyard.gateway.connection import CarefulConnection, CarefulSocket
 from tiltyard.governance.retention import retain_regularly
 from tiltyard.governance.terms import record_terms
 from tiltyard.identity.store import IdentityStore
+from tiltyard.objectives.declaration import in_force
+from tiltyard.objectives.figures import Figures
+from tiltyard.objectives.look import Objectives
 from tiltyard.router.ledger import Ledger, MemoryLedger
 from tiltyard.router.redis_ledger import RedisLedger
 from tiltyard.router.router import Router
 from tiltyard.router.tenants import UNLIMITED, TenantTerms
+from tiltyard.telemetry.objective_metrics import ObjectiveMetrics
 from tiltyard.wire.hosts import LOOPBACK_NAMES
 from tiltyard.wire.worker import WorkerSpec
 
@@ -74,6 +78,7 @@ class Running:
     registry: Registry
     client: ModelClient
     """Asks the gateway of this very process, as a user would; blind, since the arena asks with it."""
+    objectives: Objectives
     hosts: frozenset[str] = LOOPBACK_NAMES
     """Names under which this server is served."""
 
@@ -179,8 +184,9 @@ async def serve_until_told(
                 gate_tokens=settings.file.router.gate_tokens,
             )
             waiting = waiting_room(settings, registry, launcher)
+            objectives = Objectives(log, in_force(settings.file.objectives), lives=True, held_back=True)
             pages = (
-                make_pages(Running(settings, log, registry, client, LOOPBACK_NAMES | set(hosts)))
+                make_pages(Running(settings, log, registry, client, objectives, LOOPBACK_NAMES | set(hosts)))
                 if make_pages
                 else None
             )
@@ -193,7 +199,10 @@ async def serve_until_told(
                 ledger=open_ledger(settings, log),
                 require_keys=server_settings.require_keys,
                 house_key=house_key,
-                collectors=() if pages is None else pages.state.collectors,
+                collectors=(
+                    ObjectiveMetrics(Figures(objectives)),
+                    *(() if pages is None else pages.state.collectors),
+                ),
                 screens=screens(settings),
                 waiting=waiting,
             )

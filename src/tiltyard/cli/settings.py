@@ -28,6 +28,7 @@ from tiltyard.identity.declaration import IdentityDeclaration, ModelDeclaration
 from tiltyard.identity.manifest import Frozen, Number, Whole
 from tiltyard.models.cache import default_cache, normalized_digest
 from tiltyard.models.sources import parse_source
+from tiltyard.objectives.declaration import ObjectiveSettings
 from tiltyard.rating.costs import CostSettings
 from tiltyard.router.router import GATE_TOKENS
 from tiltyard.router.tenants import TenantTerms
@@ -215,6 +216,7 @@ class SettingsFile(Frozen):
     data: DataSettings = DataSettings()
     workers: WorkerSettings = WorkerSettings()
     router: RouterSettings = RouterSettings()
+    objectives: dict[Name, ObjectiveSettings] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def sources_are_understood(self) -> SettingsFile:
@@ -263,6 +265,16 @@ class SettingsFile(Frozen):
         for name in self.costs.prices:
             if name not in known:
                 raise ValueError(f"costs.prices: there is no identity {name!r}; declared: {identities}")
+        for name, objective in self.objectives.items():
+            wanted = objective.slice
+            if wanted.identity is not None and wanted.identity not in known:
+                raise ValueError(
+                    f"objectives.{name}.slice.identity: there is no identity {wanted.identity!r}; declared: {identities}"
+                )
+            if wanted.alias is not None and wanted.alias not in self.aliases and wanted.alias not in known:
+                raise ValueError(
+                    f"objectives.{name}.slice.alias: there is no alias or identity {wanted.alias!r}"
+                )
         for name in self.arena.contestants:
             if name not in known:
                 raise ValueError(f"arena.contestants: there is no identity {name!r}; declared: {identities}")

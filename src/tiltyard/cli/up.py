@@ -31,6 +31,7 @@ from tiltyard.cli.rulesets import ruleset_of
 from tiltyard.cli.screening import redactors, screening
 from tiltyard.cli.serving import Running, serve
 from tiltyard.cli.settings import FILE_NAME, Settings, default_data_dir, load_settings
+from tiltyard.costs.look import Costs
 from tiltyard.events.schema import LeaderboardPublished
 from tiltyard.governance.erasure import PERSON, REASON, Erasure, erase
 from tiltyard.release.history import Version
@@ -42,6 +43,7 @@ from tiltyard.web.data import data_routes
 from tiltyard.web.health import figures_of, health_routes
 from tiltyard.web.leaderboard import leaderboard_routes
 from tiltyard.web.my_data import EraseVoter
+from tiltyard.web.operations_api import operations_routes
 from tiltyard.web.release_feedback import feedback_routes
 from tiltyard.web.release_room import ReleaseRoom
 from tiltyard.web.releases import ReleasePages
@@ -78,7 +80,7 @@ def make_pages(running: Running) -> Starlette:
         publish=publish,
     )
     metrics = ArenaMetrics()
-    appends = AppendTimes(metrics.vote_append_s.observe)
+    appends = AppendTimes(metrics.vote_append_s.observe, metrics.votes_refused.inc)
     health = Health(log, appends=appends, held_back=True)
     metrics.figures = figures_of(health)
     sensors = sensor_routes(
@@ -86,7 +88,8 @@ def make_pages(running: Running) -> Starlette:
         measurements=Measurements(log, costs=running.settings.file.costs, held_back=True),
         sources=result_sources(log),
     )
-    operators = KeyOperators(log, keys_required=running.settings.file.server.require_keys)
+    keys_required = running.settings.file.server.require_keys
+    operators = KeyOperators(log, keys_required=keys_required)
     releases = ReleasePages(ReleaseRoom(log, running.settings.file.aliases), operators)
     pairing = running.settings.file.arena.pairing
     reconciler = Reconciler(log, recorded=recorded)
@@ -101,6 +104,11 @@ def make_pages(running: Running) -> Starlette:
                 *sensors,
                 *board,  # after the others below /leaderboard/: any word may be a board's name
                 *health_routes(health),
+                *operations_routes(
+                    running.objectives,
+                    Costs(log, running.settings.file.costs),
+                    KeyOperators(log, keys_required=keys_required, scope="admin"),
+                ),
                 *data_routes(log),
                 *review_routes(recorded, reviewers(log)),
                 *feedback_routes(log, operators, redactors(running.settings)),

@@ -29,15 +29,15 @@ from tiltyard.evals.code_check import check_code
 from tiltyard.evals.item import Item
 from tiltyard.evals.pii import check_pii
 from tiltyard.evals.refusal import check_refusal
-from tiltyard.evals.structured_checks import check_json, check_tool_calls
+from tiltyard.evals.structured_checks import check_tool_calls
 from tiltyard.evals.text_checks import (
     check_contains,
     check_exact,
     check_instruction,
     check_language,
     check_numeric,
-    check_regex,
 )
+from tiltyard.evals.trial import Trial
 from tiltyard.evals.verdict import AWAITING, Verdict
 from tiltyard.identity.canonical import Digest, Json
 
@@ -107,6 +107,7 @@ class Marker:
         self._allow_code = allow_code
         self._judge = judge
         self._experts = experts
+        self._trial = Trial()
 
     def terms(self, items: Iterable[Item]) -> dict[str, Json]:
         """What these items' checks leave open, as it is decided here; runs that differ in it are two runs."""
@@ -167,16 +168,14 @@ class Marker:
                 return check_exact(check, said.text)
             case Contains():
                 return check_contains(check, said.text)
-            case Regex():
-                return await asyncio.to_thread(check_regex, check, said.text)
+            case Regex() | JsonSchema():
+                return await asyncio.to_thread(self._trial.check, check, said.text)
             case Numeric():
                 return check_numeric(check, said.text)
             case Language():
                 return check_language(check, said.text)
             case Instruction():
                 return check_instruction(check, said.text)
-            case JsonSchema():
-                return check_json(check, said.text)
             case ToolCall():
                 return check_tool_calls(check, said.calls)
             case Refusal():

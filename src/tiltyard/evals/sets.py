@@ -25,6 +25,7 @@ from tiltyard.identity.canonical import Digest, digest_of_json
 SHIPPED: Final = ("core", "negative", "zh-en")
 """Sets written for this project, with their cards beside them."""
 MAX_LINE_BYTES: Final = 1 << 20
+BOM: Final = b"\xef\xbb\xbf"
 
 
 class BadSet(InvalidRequest):
@@ -90,6 +91,8 @@ def read_lines(lines: Iterable[bytes], shown: str) -> Iterator[Item]:
     """
     seen: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
+        if number == 1:
+            line = line.removeprefix(BOM)  # noqa: PLW2901  what Windows' editors put in front
         if not line.strip() or line.lstrip().startswith(b"//"):
             continue
         where = f"{shown}, line {number:,}"

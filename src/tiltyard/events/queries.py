@@ -258,6 +258,28 @@ class Queries(ImportQueries):
             newest = connection.execute(select(func.max(events.c.sequence))).scalar()
         return newest or 0
 
+    def moment_of(self, sequence: int) -> int | None:
+        """Return when an event was appended, in microseconds since 1970; `None` for one that is not there."""
+        with self._database.reading() as connection:
+            return connection.execute(
+                select(events.c.time_us).where(events.c.sequence == sequence)
+            ).scalar_one_or_none()
+
+    def sequence_before(self, time_us: int) -> int:
+        """Return the sequence of the last event before a moment, 0 when there is none: about twenty looks in a million events.
+
+        Events that were appended at once may be numbered in another order than their times; who needs all of them begins a little earlier.
+        """
+        low, high = 0, self.last_sequence()  # the log has no gaps
+        while low < high:
+            middle = (low + high + 1) // 2
+            moment_us = self.moment_of(middle)
+            if moment_us is not None and moment_us < time_us:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
     def votes(self, *, after: int = 0) -> list[VoteRow]:
         """Return the votes with a sequence beyond `after`, oldest first."""
         names = VoteRow.__dataclass_fields__

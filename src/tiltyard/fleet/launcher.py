@@ -185,7 +185,7 @@ class Launcher:
         self._stopping = True
         keepers = [keeper for kept in self._keepers.values() for keeper in kept]
         keepers += self._leaving.values()  # they may have been given more time than there is now
-        ends = [asyncio.create_task(keeper.retire(drain_s)) for keeper in keepers]
+        ends = [asyncio.create_task(keeper.retire(drain_s, "the server ended")) for keeper in keepers]
         ends += self._leaving
         if ends:
             await asyncio.wait(ends, timeout=drain_s + END_S)

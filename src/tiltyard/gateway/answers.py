@@ -288,7 +288,11 @@ def _tell_again(order: Order, telling: Telling, given: Given) -> None:
     if not order.asked.stream:
         telling.add(orjson.dumps(phrasing.whole(answer, given.end)))
         return
-    chunks = as_chunks(answer, include_usage=order.asked.include_usage)
+    chunks = as_chunks(
+        answer,
+        include_usage=order.asked.include_usage,
+        continuous_usage=order.asked.continuous_usage,
+    )
     for data in phrasing.begin(chunks[0], given.end.usage):
         _add_events(telling, data)
     for chunk in chunks:

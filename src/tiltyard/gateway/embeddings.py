@@ -22,6 +22,7 @@ from tiltyard.gateway.door import Door
 from tiltyard.gateway.errors import CLIENT_CLOSED
 from tiltyard.gateway.line import HopFailed
 from tiltyard.gateway.openapi import request_schema
+from tiltyard.gateway.screening import embedded as embedded_texts
 from tiltyard.gateway.taking import take
 from tiltyard.router.ledger import Ask
 from tiltyard.router.router import Route
@@ -63,6 +64,8 @@ async def _charged(door: Door, asked: EmbeddingsRequest, terms: ServiceTerms, be
     """Hold what the texts may cost while a worker is asked, and bill what it counted."""
     caller = current_caller()
     caller.terms.check_model(asked.model)
+    if caller.terms.personal_data != "keep":
+        asked = await asyncio.to_thread(embedded_texts, asked, caller.terms.personal_data, door.screens)
     terms = caller.terms.with_class(terms)
     route = door.router.choose(door.router.resolve(asked.model))
     limit = route.identity.max_context_tokens

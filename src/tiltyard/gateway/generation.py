@@ -243,7 +243,8 @@ class Generation:
             choices.append({"index": choice.index, **nothing, "logprobs": None, "finish_reason": "cancelled"})
         usage = cast(Json, self.usage)
         if choices:
-            told: Chunk = {"usage": None} if self.request.include_usage else {}
+            so_far = usage if self.request.continuous_usage else None
+            told: Chunk = {"usage": so_far} if self.request.include_usage else {}
             yield {**self._head, "object": name, "choices": choices, **told}
         yield {**self._head, "object": name, "choices": [], "usage": usage}
 
@@ -285,7 +286,7 @@ class Generation:
         usage = chunk.pop("usage", None)
         chunk.update(self._head)
         if self.request.include_usage:
-            chunk["usage"] = usage
+            chunk["usage"] = cast(Json, self.usage) if self.request.continuous_usage else usage
         return chunk
 
     async def _record(self, end: FinishReason, error: str | None) -> None:

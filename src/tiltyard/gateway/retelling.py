@@ -122,7 +122,7 @@ def given_again(log: EventLog, event: GenerationFinished, *, created: Json, chat
     return Given(answer, AnswerEnd(first.finish_reason, first.stop_match, usage))
 
 
-def as_chunks(answer: Chunk, *, include_usage: bool) -> list[Chunk]:
+def as_chunks(answer: Chunk, *, include_usage: bool, continuous_usage: bool = False) -> list[Chunk]:
     """A whole answer as the frames of a stream: all of it, then its usage."""
     choices: list[Json] = []
     for choice in cast(Sequence[Mapping[str, Json]], answer["choices"]):
@@ -136,5 +136,5 @@ def as_chunks(answer: Chunk, *, include_usage: bool) -> list[Chunk]:
         choices.append(rest)
     kind = "chat.completion.chunk" if answer["object"] == "chat.completion" else "text_completion"
     head: Chunk = {name: member for name, member in answer.items() if name != "usage"} | {"object": kind}
-    told: Chunk = {"usage": None} if include_usage else {}
+    told: Chunk = {"usage": answer["usage"] if continuous_usage else None} if include_usage else {}
     return [{**head, "choices": choices, **told}, {**head, "choices": [], "usage": answer["usage"]}]

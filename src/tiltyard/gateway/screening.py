@@ -16,6 +16,7 @@ from pydantic import JsonValue
 from tiltyard.errors import ConfigurationError, InvalidRequest
 from tiltyard.events.schema import DataPolicy
 from tiltyard.identity.canonical import Json
+from tiltyard.wire.embeddings import EmbeddingsRequest
 from tiltyard.wire.openai import ChatCompletionRequest, ChatMessage, CompletionRequest
 from tiltyard.wire.structured import JsonSchemaBody, Schema
 from tiltyard.wire.tools import Tool
@@ -54,6 +55,22 @@ class Served(NamedTuple):
     kept: Mapping[str, Json]
     found: dict[str, int]
     """Personal data by kind."""
+
+
+def embedded(request: EmbeddingsRequest, policy: DataPolicy, make: MakeScreen | None) -> EmbeddingsRequest:
+    """Screen the texts that are to become vectors; raises as `served`."""
+    if make is None:
+        raise ConfigurationError(f"the policy {policy} needs something that finds personal data")
+    screen = make(policy)
+    texts: list[str] = []
+    for one in request.input:
+        if not isinstance(one, str):
+            raise InvalidRequest(
+                "input is token ids, in which this tenant's terms could find no personal data; send text",
+                param="input",
+            )
+        texts.append(screen(one).text)
+    return request.model_copy(update={"input": texts})
 
 
 def served(

@@ -30,13 +30,20 @@ _PRIVATE_KEY: Final = re.compile(
     r"-----BEGIN (?P<what>[A-Z ]*PRIVATE KEY(?: BLOCK)?)-----.*?(?:-----END (?P=what)-----|\Z)", re.DOTALL
 )
 _URL: Final = re.compile(
-    r"\b[a-z][a-z0-9+.-]{1,20}://(?P<it>[^\s/@:?#'\"<>]{0,256}:[^\s/@?#'\"<>]{1,256})@", re.IGNORECASE
+    r"\b[a-z][a-z0-9+.-]{1,20}://(?P<it>[^\s/@:?#'\"<>]{0,256}:[^\s/?#'\"<>]{1,256})@", re.IGNORECASE
 )
 _ASSIGNED: Final = re.compile(
     r"(?:api[_-]?key|secret(?:[_-]?(?:access[_-]?)?key)?|access[_-]?token|auth[_-]?token|token|passw(?:or)?d|pwd|密码|密碼)"
     r"[\"']?\s*(?:[:=]|：|\bis\b|是)\s*[\"']?(?P<it>[^\s\"',;。，]{8,200})",
     re.IGNORECASE,
 )
+_SAID: Final = r"(?:passw(?:or)?d|pwd|passphrase|密码|密碼)[\"']?\s*(?:[:=]|：|\bis\b|是)\s*"
+_PASSWORD: Final = re.compile(_SAID + r"(?P<it>[^\s\"'。]{7,199}[^\s\"'。.,;:!?)，；])", re.IGNORECASE)
+"""A password may hold commas and semicolons, and in quotes spaces: its tail must not stay."""
+_PASSWORD_QUOTED: Final = re.compile(
+    _SAID + r"(?P<quote>[\"'])(?P<it>[^\"'\n]{6,200})(?P=quote)", re.IGNORECASE
+)
+_BEARER_ALONE: Final = re.compile(r"\bbearer\s+(?P<it>[A-Za-z0-9._~+/=-]{16,})", re.IGNORECASE)
 _BEARER: Final = re.compile(
     r"\bauthorization\s*:\s*(?:bearer|basic)\s+(?P<it>[A-Za-z0-9._~+/=-]{8,})", re.IGNORECASE
 )
@@ -67,5 +74,8 @@ SECRET_RULES: Final = (
     ),
     Rule("assigned-secret", "SECRET", _ASSIGNED, looks_random),
     Rule("authorization", "SECRET", _BEARER),
+    Rule("password", "SECRET", _PASSWORD, looks_random),
+    Rule("password-quoted", "SECRET", _PASSWORD_QUOTED, looks_random),
+    Rule("bearer", "SECRET", _BEARER_ALONE, looks_random),
 )
 """From the formats that services publish for scanners of secrets; no check digits exist but in GitHub's."""

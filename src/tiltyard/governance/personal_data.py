@@ -9,6 +9,7 @@ from tiltyard.governance.accounts import ACCOUNT_RULES
 from tiltyard.governance.contact import CONTACT_RULES, ipv4, phones
 from tiltyard.governance.credentials import SECRET_RULES
 from tiltyard.governance.finding import Finding, Kind
+from tiltyard.governance.folding import fold
 from tiltyard.governance.national_ids import NATIONAL_ID_RULES
 
 NameFinder = Callable[[str], Iterable[Finding]]
@@ -35,7 +36,11 @@ def find(text: str, *, names: NameFinder | None = None) -> tuple[Finding, ...]:
     >>> [(f.kind, f.rule) for f in find("mail me at ann@example.com, card 4111 1111 1111 1111")]
     [('EMAIL', 'email'), ('CARD', 'card')]
     """
-    found = [*_all(text), *(names(text) if names else ())]
+    folded = fold(text)
+    found = [
+        *(Finding(one.kind, one.rule, *folded.origin(one.start, one.end)) for one in _all(folded.text)),
+        *(names(text) if names else ()),
+    ]
     found.sort(key=lambda f: (_STRENGTH.index(f.kind), f.start - f.end, f.start))
     kept: list[Finding] = []
     for one in found:

@@ -7,7 +7,7 @@ which side is a says nothing:
 
 `x_pos` is 1 where a was shown first and -1 where b was; `x_len` and `x_markup` are `(a - b) / (a + b)` of words and of headers,
 bold and lists (`rating/style.py`); `x_own` is 1 where a is of the judge's kind and b is not, -1 the other way; `x_people` is what people say
-of the pair, from -1 to 1. Intervals are clustered by question.
+of the pair, from -1 to 1. Intervals are clustered by question, and hold where a cause decides nearly everything (`rating/firth.py`).
 
 Position is told apart from everything else by asking both orders. The others are only told apart from quality where people have
 voted: without votes `controlled` is false, and a judge that likes long answers may be right to.
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tiltyard.errors import InvalidRequest
 from tiltyard.events.schema import JudgedSide
 from tiltyard.judge.judgments import Judgments, Line
-from tiltyard.rating.logistic import fit_logistic
+from tiltyard.rating.firth import fit_firth
 from tiltyard.rating.proportions import Interval
 
 Cause = Literal["position", "length", "markup", "own_kind", "people"]
@@ -39,8 +39,6 @@ SHOWN: Final[Mapping[Cause, tuple[float, str]]] = {
 }
 """The difference at which an effect is shown, and its words."""
 POINTS: Final = {"a": 1.0, "b": 0.0, "tie": 0.5, "both_bad": 0.5}
-RIDGE: Final = 1e-3
-"""A prior of standard deviation 32 on each coefficient: nothing, but where outcomes are separated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +107,7 @@ def measure_bias(
         )
     design = np.array(rows)
     kept = _independent(design)
-    fit = fit_logistic(design[:, kept], np.array(outcomes), ridge=RIDGE, clusters=questions)
+    fit = fit_firth(design[:, kept], np.array(outcomes), clusters=questions)
     effects = [
         _effect(CAUSES[column], fit.interval(place, confidence=confidence))
         for place, column in enumerate(kept)

@@ -11,7 +11,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import numpy as np
 from pydantic import JsonValue
@@ -20,7 +20,7 @@ from tiltyard.errors import Conflict, InvalidRequest
 from tiltyard.events.log import EventLog
 from tiltyard.events.schema import AnswerScored, Side
 from tiltyard.identity.canonical import Digest, digest_of_json
-from tiltyard.judge.bias import POINTS, RIDGE
+from tiltyard.judge.bias import POINTS
 from tiltyard.judge.items import Item, ItemSet
 from tiltyard.judge.run import SOURCE, item_key, question_key
 from tiltyard.rating.calibration_curve import Calibration, calibrate
@@ -52,6 +52,10 @@ class Scorer(Protocol):
 def digest_of_scorer(scorer: Scorer) -> Digest:
     """Name a scorer."""
     return digest_of_json(dict(scorer.specification()))
+
+
+RIDGE: Final = 1e-3
+"""A prior of standard deviation 32 on the slope: nothing, but where a score tells every outcome."""
 
 
 @dataclass(frozen=True, slots=True)

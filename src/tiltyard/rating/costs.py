@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from tiltyard.identity.canonical import Json
 from tiltyard.identity.manifest import Frozen, Number
+
+HourPrice = Annotated[Number, Field(ge=0)]
 
 
 class TokenPrices(Frozen):
@@ -24,14 +26,18 @@ class TokenPrices(Frozen):
 
     prompt_million: Number = Field(ge=0)
     completion_million: Number = Field(ge=0)
+    cached_million: Number | None = Field(default=None, ge=0)
+    """Of prompt tokens that the provider had in its cache; as `prompt_million` where left out."""
 
 
 class CostSettings(Frozen):
-    """`[costs]`: prices for the leaderboard's cost column; nothing is billed by them."""
+    """`[costs]`: prices for `tiltyard cost` and the leaderboard's cost column; nobody is billed by them."""
 
     currency: str = Field(default="USD", min_length=1, max_length=12)
     machine_hour: Number | None = Field(default=None, ge=0)
     """Price of an hour of the machine that a deployment runs on."""
+    hours: dict[str, HourPrice] = Field(default_factory=dict)
+    """By worker or hardware: price of an hour of one worker, before `machine_hour`."""
     prices: dict[str, TokenPrices] = Field(default_factory=dict)
     """By identity name."""
 

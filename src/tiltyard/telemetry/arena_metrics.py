@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -30,6 +30,11 @@ class ArenaMetrics(Collector):
             "tiltyard_arena_vote_append_seconds",
             "From the vote's arrival at the log until it was durable.",
             buckets=APPEND_BUCKETS_S,
+            registry=registry,
+        )
+        self.votes_refused = Counter(
+            "tiltyard_arena_votes_not_written",
+            "Votes that the log refused; their voters were told so.",
             registry=registry,
         )
         self.state = Gauge(

@@ -172,11 +172,19 @@ class StreamOptions(Strict):
     """`stream_options`."""
 
     include_usage: bool = False
+    continuous_usage_stats: bool = False
+    """vLLM's: the usage so far in every chunk."""
 
     @model_validator(mode="before")
     @classmethod
     def _prepare(cls, value: object) -> object:
         return drop_what_asks_for_nothing(value, cls.model_fields, {"include_obfuscation": (False,)})
+
+    @model_validator(mode="after")
+    def _has_usage(self) -> StreamOptions:
+        if self.continuous_usage_stats and not self.include_usage:
+            raise ValueError("continuous_usage_stats goes with include_usage: true")
+        return self
 
 
 class SamplingRequest(Strict):
@@ -282,6 +290,11 @@ class SamplingRequest(Strict):
     def include_usage(self) -> bool:
         """Whether the client wants the usage frame of a stream."""
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def continuous_usage(self) -> bool:
+        """Whether every chunk of the stream says how many tokens there were so far."""
+        return self.stream_options is not None and self.stream_options.continuous_usage_stats
 
     @property
     def answer_tokens(self) -> int | None:

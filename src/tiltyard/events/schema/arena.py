@@ -250,6 +250,34 @@ class BattleVoided(EventData):
         return f"voided:{self.battle}"
 
 
+class SidesRevealed(EventData):
+    """Written by the arena before it says for the first time who was who in a battle; without a vote before it, that came too early."""
+
+    TYPE: ClassVar[str] = "tiltyard.sides.revealed.v1"
+    battle: str
+    """Battle id; also the event's subject."""
+    vote: str
+    """Receipt of the vote that stood."""
+
+    def unique_key(self) -> str | None:
+        """The first time counts."""
+        return f"sides-revealed:{self.battle}"
+
+
+class VotesNotWritten(EventData):
+    """Written by the arena once the log takes events again after it refused votes: each voter was told so, and may vote again."""
+
+    TYPE: ClassVar[str] = "tiltyard.votes.not_written.v1"
+    votes: int
+    """How many were refused."""
+    first_us: int
+    """Microseconds since 1970 of the first refusal."""
+    last_us: int
+    """And of the last."""
+    why: str
+    """What the log said to the last one."""
+
+
 class VoteWithdrawn(EventData):
     """Written by the arena when a voter takes a vote back in time: it no longer counts, and stays in the log."""
 

@@ -1,8 +1,8 @@
 """k-anonymity of columns that somebody may know of a person from elsewhere: made coarser, else left out; both are counted.
 
 A release is k-anonymous in its quasi-identifiers when every combination of their values is shared by at least k people
-(Sweeney 2002); people, not rows, since one voter's k rows hide nobody. Where nobody knows who voted, each row is taken for a person
-of its own. Columns are made coarser for all rows alike, the one with the most values first (Datafly), until at most the
+(Sweeney 2002); people, not rows, since one voter's k rows hide nobody. All battles of which nobody knows who voted count as one person's, unless the plan
+says that each is somebody else's (`anonymity.unknown`). Columns are made coarser for all rows alike, the one with the most values first (Datafly), until at most the
 allowed share of rows stands in too small a group; those are left out. It says nothing of what people wrote: a text can name its author.
 """
 
@@ -108,7 +108,7 @@ class _Column:
         return self.level == len(LADDERS[self.name]) - 1
 
 
-def anonymise(rows: Sequence[Facts], people: Sequence[str | None], terms: Anonymity) -> Anonymised:
+def anonymise(rows: Sequence[Facts], people: Sequence[str], terms: Anonymity) -> Anonymised:
     """Choose levels and what is left out; `people` says who is behind each row.
 
     Raises `InvalidRequest` where fewer than k people are behind all rows together.
@@ -124,7 +124,8 @@ def anonymise(rows: Sequence[Facts], people: Sequence[str | None], terms: Anonym
         if not finer:
             raise InvalidRequest(
                 f"{_people(range(len(rows)), people)} people are behind these {len(rows):,} rows, and anonymity.k is "
-                f"{terms.k}. Take in more of them with where and sample, or ask for less.",
+                f"{terms.k}. Take in more of them with where and sample, or ask for less; battles of nobody known count as one "
+                "person's, unless you know better and say anonymity.unknown: each.",
                 param="anonymity.k",
             )
         values = {column: len({column.value(facts) for facts in rows}) for column in finer}
@@ -172,7 +173,5 @@ def _groups(rows: Sequence[Facts], columns: Sequence[_Column]) -> dict[tuple[Val
     return groups
 
 
-def _people(places: Sequence[int] | range, people: Sequence[str | None]) -> int:
-    known = {people[place] for place in places}
-    unknown = sum(people[place] is None for place in places)
-    return len(known - {None}) + unknown
+def _people(places: Sequence[int] | range, people: Sequence[str]) -> int:
+    return len({people[place] for place in places})

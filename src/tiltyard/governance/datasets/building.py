@@ -35,7 +35,7 @@ from tiltyard.governance.datasets.manifest import (
     Window,
 )
 from tiltyard.governance.datasets.openlineage import lineage_of
-from tiltyard.governance.datasets.plan import Plan
+from tiltyard.governance.datasets.plan import Anonymity, Plan
 from tiltyard.governance.datasets.preparation import Entry, Means, Pinned, PreparedRows, prepare_rows
 from tiltyard.governance.datasets.records import Records
 from tiltyard.identity.canonical import Json, canonical_json, digest_of_json
@@ -199,11 +199,18 @@ def _choose(plan: Plan, prepared: PreparedRows) -> _Chosen:
     anonymised = None
     if plan.anonymity is not None:
         anonymised = anonymise(
-            [one.facts for one in entries], [one.person for one in entries], plan.anonymity
+            [one.facts for one in entries], [_behind(one, plan.anonymity) for one in entries], plan.anonymity
         )
         entries = [one for place, one in enumerate(entries) if place not in anonymised.suppressed]
     # By id, which says nothing: the order of the log would tell times and who wrote beside whom.
     return _Chosen(tuple(sorted(entries, key=lambda one: one.id)), duplicates, not_drawn, anonymised)
+
+
+def _behind(entry: Entry, terms: Anonymity) -> str:
+    """Who counts as the person of a row; two rows of one battle have one."""
+    if entry.person is not None:
+        return entry.person
+    return f"?{entry.origin}" if terms.unknown == "each" else "?"
 
 
 def _write(

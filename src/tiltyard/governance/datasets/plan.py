@@ -125,6 +125,8 @@ class Anonymity(Part):
     """What somebody may know of a person from elsewhere."""
     most_suppressed: float = Field(default=0.05, ge=0, lt=1)
     """Share of the rows that may be left out before a column is made coarser instead."""
+    unknown: Literal["one", "each"] = "one"
+    """Who is behind the battles of which nobody knows who voted: one person all, which is safe, or somebody else each."""
 
     @model_validator(mode="after")
     def _columns(self) -> Anonymity:

@@ -1,0 +1,1 @@
+"""What was promised and how far it is kept: objectives, error budgets and burn rates, computed from the log alone."""
