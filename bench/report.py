@@ -27,6 +27,8 @@ SCRIPTS: dict[str, tuple[bool, tuple[str, ...]]] = {
     "memory": (True, ("memory.py",)),
     "scheduling": (True, ("scheduling.py",)),
     "routing": (True, ("routing.py", "--plot", "docs/images/routing.svg")),
+    "planner": (True, ("planner.py",)),
+    "planner-speed": (True, ("planner_speed.py",)),
     "experts": (True, ("experts.py",)),
     "programs": (True, ("programs.py",)),
     "gateway": (True, ("gateway_overhead.py",)),

@@ -32,7 +32,14 @@ from tiltyard.identity.manifest import Behaviour, Deployment, Weights
 from tiltyard.wire.answers import usage_json
 from tiltyard.wire.openai import ChatCompletionRequest, parse_chat_request, parse_completion_request
 from tiltyard.wire.sse import DONE_FRAME, frame
-from tiltyard.wire.worker import FinishedAnswer, FinishedChoice, IdentityStatus, WorkerSpec, WorkerStatus
+from tiltyard.wire.worker import (
+    FinishedAnswer,
+    FinishedChoice,
+    IdentityStatus,
+    StepWork,
+    WorkerSpec,
+    WorkerStatus,
+)
 
 TERMS = ("x-tiltyard-class", "x-tiltyard-queue-deadline-ms", "x-tiltyard-deadline-ms")
 PIECES = ["你", "好，", "世", "界", "！", "👩‍👩‍👧", "🎏", " 漢字"]
@@ -205,6 +212,7 @@ class StandIn:
                 prompt_tokens=7, cached_tokens=4, completion_tokens=limit * asked.n,
                 prompt_token_digest=digest_of(b"prompt"), choices=choices, queue_ms=1.0, prefill_ms=2.0,
                 decode_ms=3.0, time_to_first_token_ms=4.0, peak_kv_blocks=1,
+                prefill_work=StepWork(steps=1, prompt_tokens=3, answer_tokens=2, context_tokens=9),
             )  # fmt: skip
             usage = usage_json(7, limit * asked.n, 4)
             last = {**head, "choices": [], "usage": usage, "tiltyard": finished.model_dump(mode="json")}

@@ -56,6 +56,8 @@ def test_a_stream_is_passed_on_and_recorded(stage: Stage, client: OpenAI) -> Non
     # The request's temperature over the identity's own top_p.
     assert event.sampling == DefaultSampling(temperature=0.25, top_p=0.9)
     assert (event.prompt_tokens, event.cached_tokens, event.completion_tokens) == (7, 4, 8)
+    assert event.prefill_work is not None
+    assert (event.prefill_work.steps, event.prefill_work.context_tokens, event.decode_work) == (1, 9, None)
     expected = {"index": 0, "text": text, "token_ids": [*range(8)], "finish_reason": "stop"}
     assert words(stage, event) == {"choices": [expected]}
     assert event.prompt is not None

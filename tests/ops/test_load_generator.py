@@ -18,6 +18,7 @@ from tiltyard.ops.load.driving import Driver
 from tiltyard.ops.load.samples import INTERRUPTED, Objectives, Sample, summarize
 from tiltyard.ops.load.traces import read_trace
 from tiltyard.ops.load.traffic import Ask, Scaling, Shape, even, poisson
+from tiltyard.wire.terms import ServiceClass
 
 
 def sample(intended: float, first: float, last: float, tokens: int = 5, sent: float | None = None) -> Sample:
@@ -96,6 +97,7 @@ class OneAtATime(Asking):
         prompt_tokens: int,
         session: str = "",
         turn: int = 0,
+        service_class: ServiceClass | None = None,
     ) -> Answered:
         sent = self._time.now - began
         async with self._place:

@@ -18,7 +18,7 @@ from tiltyard.engine.request import Queue, RequestClass
 from tiltyard.identity.manifest import DefaultSampling
 from tiltyard.wire.sse import DONE, SseParser
 from tiltyard.wire.tokens import TokenizeRequest
-from tiltyard.wire.worker import FinishedAnswer, WorkerStatus
+from tiltyard.wire.worker import FinishedAnswer, StepWork, WorkerStatus
 from tiltyard.worker import reading
 from tiltyard.worker.app import WorkerDoors
 from tiltyard.worker.host import ModelHost, ServedIdentity
@@ -116,6 +116,9 @@ async def test_a_chat_stream_has_openai_shape_and_ends_with_the_facts() -> None:
     assert (facts.choices[0].text, facts.choices[0].token_ids) == ("Hi!", (72, 105, 33, 256))
     assert facts.deployment == identity.deployment.digest
     assert facts.sampling.max_tokens == 511  # no limit was asked for: the context's
+    # One token of the prompt at position 0; then three of the answer, behind one, two and three others.
+    assert facts.prefill_work == StepWork(steps=1, prompt_tokens=1, answer_tokens=0, context_tokens=0)
+    assert facts.decode_work == StepWork(steps=3, prompt_tokens=0, answer_tokens=3, context_tokens=6)
 
 
 async def test_each_token_is_sent_as_soon_as_it_is_made() -> None:

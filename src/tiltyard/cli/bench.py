@@ -1,4 +1,4 @@
-"""`tiltyard bench`: load on servers, or the kernels of this machine."""
+"""`tiltyard bench`: load on servers, the kernels of this machine, or our own traffic as a trace."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import click
 
 from tiltyard.cli.bench_kernels import kernels
 from tiltyard.cli.bench_load import load
+from tiltyard.cli.bench_trace import trace
 
 NO_LOAD = ("-h", "--help")
 
@@ -22,8 +23,9 @@ class BenchGroup(click.Group):
 
 @click.group(cls=BenchGroup)
 def command() -> None:
-    """Put load on servers: `tiltyard bench URL…` is `tiltyard bench load URL…`. Or measure the kernels here."""
+    """Put load on servers: `tiltyard bench URL…` is `tiltyard bench load URL…`. Or measure the kernels here, or write the log's traffic down as a trace."""
 
 
 command.add_command(load)
 command.add_command(kernels)
+command.add_command(trace)

@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from tiltyard.cli.logged_traffic import OWN_LOG, logged_options, logged_trace, refuse_for_other_traffic
 from tiltyard.errors import ConfigurationError, InvalidRequest
 from tiltyard.identity.canonical import Json
 from tiltyard.ops.load.asking import Asking, Endpoint, Target
@@ -75,8 +76,9 @@ def _numbers(_: click.Context, option: click.Parameter, value: str | None) -> tu
 @click.option(
     "--trace",
     type=click.Path(path_type=Path),
-    help="Recorded traffic: Azure CSV, Mooncake JSONL, ServeGen folder.",
+    help="Recorded traffic: log (our own), Azure CSV, Mooncake JSONL, ServeGen folder.",
 )
+@logged_options
 @click.option("--speed", type=float, default=1.0, show_default=True, help="How much faster a trace comes.")
 @click.option(
     "--scale-tokens",
@@ -233,7 +235,12 @@ class _Bench:
         self.seed = cast("int", options["seed"])
         self.trace: Trace | None = None
         if (path := cast("Path | None", options["trace"])) is not None:
-            self.trace = read_trace(path, count=self.requests + self.warmup, seed=self.seed)
+            count = self.requests + self.warmup
+            self.trace = (
+                logged_trace(options, newest=count)
+                if str(path) == OWN_LOG
+                else read_trace(path, count=count, seed=self.seed)
+            )
         self.settings = _told(options)
         self.trace_told: dict[str, Json] | None = None
         if self.trace is not None:
@@ -247,6 +254,8 @@ class _Bench:
         self._console = Console(stderr=True)
 
     def _check(self) -> None:
+        if str(self.options["trace"]) != OWN_LOG:
+            refuse_for_other_traffic(self.options)
         ways = [name for name in ("concurrency", "rate", "sweep", "trace") if self.options[name]]
         if len(ways) > 1 and set(ways) != {"concurrency", "trace"}:
             raise InvalidRequest(
@@ -361,7 +370,11 @@ def _told(options: dict[str, object]) -> dict[str, Json]:
     """Settings as they go into the outputs; never the key."""
     kept: dict[str, Json] = {}
     for name, value in options.items():
-        if name not in {"api_key", "output", "html", "as_json"} and value not in (None, (), False):
+        if name not in {"api_key", "output", "html", "as_json", "data", "config"} and value not in (
+            None,
+            (),
+            False,
+        ):
             kept[name] = (
                 list(value)
                 if isinstance(value, tuple)

@@ -45,6 +45,7 @@ VERBS = {
     "objectives": "Say how far what was promised is kept: error budgets and how fast they burn.",
     "cost": "Say what tokens, votes and releases cost, and what the prefix cache saved.",
     "bench": "Put load on servers and say what it met; or measure the kernels of this machine.",
+    "plan": "Say how many replicas traffic needs, and what would happen if it or the fleet were another.",
 }
 """Each verb is one module `tiltyard.cli.<verb>` with a click command named `command`."""
 

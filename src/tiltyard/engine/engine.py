@@ -290,7 +290,7 @@ class Engine:
                 logits,
                 adapters=batch.adapters,
             )
-        self._count(plan, len(batch.tokens))
+        self._count(plan, batch)
         for sequence, chunk in plan.work:
             sequence.computed += chunk
         for sequence, scored, first in batch.scored:
@@ -346,8 +346,10 @@ class Engine:
         else:
             self._scheduler.drop(sequence)
 
-    def _count(self, plan: Plan, total: int) -> None:
-        counters = self.counters
+    def _count(self, plan: Plan, batch: Batch) -> None:
+        counters, total = self.counters, len(batch.tokens)
+        counters.rows += total
+        counters.context_tokens += int(batch.positions.sum())
         prefills = [(s, chunk) for s, chunk in plan.work if not s.outputs or chunk > 1]
         counters.steps += 1
         counters.prefill_chunks += len(prefills)

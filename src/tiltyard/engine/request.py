@@ -192,6 +192,10 @@ class EngineCounters:
     """Steps in which decodes and prefill chunks ran together."""
     prompt_tokens: int = 0
     """Tokens run as prefill, recomputation included."""
+    rows: int = 0
+    """Tokens run, of prompts, of answers and guesses; those of texts that are embedded aside."""
+    context_tokens: int = 0
+    """Positions before each of those rows, added up: what attention looked at."""
     generated_tokens: int = 0
     copied_blocks: int = 0
     """Blocks of which a sequence needed a part and wrote on in a copy."""

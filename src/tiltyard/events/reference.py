@@ -21,6 +21,7 @@ from tiltyard.events.schema import (
     Refused,
     ReleasedRow,
     ShadowCopies,
+    StepWork,
     StructureRef,
     ToolRef,
     ToolsRef,
@@ -35,6 +36,7 @@ END = "<!-- end of tables -->\n"
 PARTS: tuple[type[Frozen], ...] = (
     ContentRef,
     ChoiceOutcome,
+    StepWork,
     StructureRef,
     ToolsRef,
     ToolRef,

@@ -29,7 +29,7 @@ WORKERS_OWN = frozenset(
     {
         "behaviour", "deployment", "sampling", "seed", "prompt_tokens", "cached_tokens", "completion_tokens",
         "prompt_token_digest", "queue_ms", "prefill_ms", "decode_ms", "time_to_first_token_ms",
-        "peak_kv_blocks", "drafted_tokens", "accepted_tokens",
+        "prefill_work", "decode_work", "peak_kv_blocks", "drafted_tokens", "accepted_tokens",
     }
 )  # fmt: skip
 """Fields that an event takes over from `FinishedAnswer` as they are."""

@@ -136,6 +136,17 @@ class FinishedChoice(WireModel):
     """`None`: as many as there are `token_ids`, which engines of other kinds may not tell."""
 
 
+class StepWork(WireModel):
+    """What the engine ran, for all requests together, in the steps of one phase of an answer."""
+
+    steps: int
+    prompt_tokens: int
+    answer_tokens: int
+    """Rows of answers, guesses included."""
+    context_tokens: int
+    """Positions before each row, added up."""
+
+
 class FinishedAnswer(WireModel):
     """The `tiltyard` member of a worker's last stream frame; the gateway takes it out before it answers."""
 
@@ -157,6 +168,10 @@ class FinishedAnswer(WireModel):
     decode_ms: float | None
     """Each `None` where the engine does not say."""
     time_to_first_token_ms: float | None
+    prefill_work: StepWork | None = None
+    """What was run in `prefill_ms`."""
+    decode_work: StepWork | None = None
+    """What was run in `decode_ms`."""
     peak_kv_blocks: int | None
     drafted_tokens: int = 0
     accepted_tokens: int = 0

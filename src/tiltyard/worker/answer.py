@@ -27,7 +27,8 @@ from tiltyard.models.tool_parser import CallDelta, ToolParser
 from tiltyard.wire.answers import FinishReason
 from tiltyard.wire.decoding import Decoding
 from tiltyard.wire.terms import ServiceTerms
-from tiltyard.wire.worker import FinishedAnswer, FinishedChoice
+from tiltyard.wire.worker import FinishedAnswer, FinishedChoice, StepWork
+from tiltyard.worker.loop import Done
 from tiltyard.worker.spelling import MarksShown, SpelledOut, TokenSpelling
 from tiltyard.worker.text import TextStream
 
@@ -318,6 +319,10 @@ class Answer:
         self._peak_blocks: dict[str, int] = {}
         self._drafted: dict[str, tuple[int, int]] = {}  # guessed for a choice, and right
         self._by_request: Mapping[str, Choice] = {c.request.request_id: c for c in self.choices}
+        self._admitted: Done | None = None
+        self._first: Done | None = None
+        self._finished: Done | None = None
+        """What the engine had done at those moments, where it says."""
 
     @property
     def finished(self) -> bool:
@@ -335,25 +340,28 @@ class Answer:
         drafted = self._drafted.values()
         return sum(guessed for guessed, _ in drafted), sum(right for _, right in drafted)
 
-    def admit(self, request_id: str, at_s: float) -> bool:
-        """The engine has begun to work on a choice; False if it had done so before (and was preempted)."""
+    def admit(self, request_id: str, at_s: float, done: Done | None = None) -> bool:
+        """The engine has begun to work on a choice; False if it had done so before (and was preempted).
+
+        `done`: what the engine had run until then.
+        """
         if self.admitted_s is None:
-            self.admitted_s = at_s
+            self.admitted_s, self._admitted = at_s, done
         choice = self._by_request[request_id]
         news, choice.admitted = not choice.admitted, True
         return news
 
-    def accept(self, token: EmittedToken, at_s: float) -> Update | None:
-        """Take one token of one choice."""
+    def accept(self, token: EmittedToken, at_s: float, done: Done | None = None) -> Update | None:
+        """Take one token of one choice; `done`: what the engine has run until then."""
         choice = self._by_request[token.request_id]
         if self.first_token_s is None:
-            self.first_token_s = at_s
+            self.first_token_s, self._first = at_s, done
             self.cached_tokens = token.cached_tokens
         self._peak_blocks[token.request_id] = token.kv_blocks
         self._drafted[token.request_id] = (token.drafted_tokens, token.accepted_tokens)
         update = choice.accept(token)
         if not self.finished and all(c.finish_reason is not None for c in self.choices):
-            self.finished_s = at_s
+            self.finished_s, self._finished = at_s, done
         return update
 
     def expire(self, expired: Expired, at_s: float) -> Update | None:
@@ -399,7 +407,20 @@ class Answer:
             prefill_ms=(first - admitted) * 1e3,
             decode_ms=(finished - first) * 1e3,
             time_to_first_token_ms=None if self.first_token_s is None else (first - self.submitted_s) * 1e3,
+            prefill_work=_between(self._admitted, self._first),
+            decode_work=_between(self._first, self._finished),
             peak_kv_blocks=sum(self._peak_blocks.values()),
             drafted_tokens=self.drafted_tokens[0],
             accepted_tokens=self.drafted_tokens[1],
         )
+
+
+def _between(begin: Done | None, end: Done | None) -> StepWork | None:
+    if begin is None or end is None:
+        return None
+    return StepWork(
+        steps=end.steps - begin.steps,
+        prompt_tokens=end.prompt_tokens - begin.prompt_tokens,
+        answer_tokens=end.answer_tokens - begin.answer_tokens,
+        context_tokens=end.context_tokens - begin.context_tokens,
+    )

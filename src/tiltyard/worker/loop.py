@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tiltyard.engine.engine import Engine
 from tiltyard.engine.prefix import Forgotten
@@ -35,6 +35,21 @@ class EngineState:
     """Smoothed speed: tokens run a second, prefill and decode together."""
 
 
+class Done(NamedTuple):
+    """What the engine has run since it began; the difference of two is what it ran between."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    """Recomputation included."""
+    answer_tokens: int = 0
+    """Rows of answers, guesses included."""
+    context_tokens: int = 0
+    """Positions before each row, added up."""
+
+
+NOTHING_DONE = Done()
+
+
 @dataclass(frozen=True, slots=True)
 class StepReport:
     """One step with its times (`time.perf_counter`)."""
@@ -42,6 +57,8 @@ class StepReport:
     result: StepResult
     started_s: float
     ended_s: float
+    done: Done = NOTHING_DONE
+    """With this step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +187,14 @@ class EngineLoop:
             self._engine.learn_speed(self._speed)
         self._sweep()
         self._publish()
-        self._deliver(StepReport(result, started, ended))
+        counters = self._engine.counters
+        done = Done(
+            counters.steps,
+            counters.prompt_tokens,
+            counters.rows - counters.prompt_tokens,
+            counters.context_tokens,
+        )
+        self._deliver(StepReport(result, started, ended, done))
 
     def _publish(self) -> None:
         engine = self._engine

@@ -34,7 +34,7 @@ from tiltyard.worker.expert_metrics import ExpertCollector
 from tiltyard.worker.frames import Framing
 from tiltyard.worker.host import ModelHost
 from tiltyard.worker.info_metrics import AtWork, CacheShape, InfoCollector
-from tiltyard.worker.loop import EngineLoop, EngineState, StepReport
+from tiltyard.worker.loop import NOTHING_DONE, Done, EngineLoop, EngineState, StepReport
 from tiltyard.worker.metrics import WorkerMetrics
 
 MAX_STEP_AGE_S = 30.0
@@ -67,9 +67,9 @@ class LiveAnswer:
         taken, self._frames = b"".join(self._frames), []
         return taken
 
-    def accept(self, token: EmittedToken, at_s: float) -> bool:
+    def accept(self, token: EmittedToken, at_s: float, done: Done | None = None) -> bool:
         """Take one token; True if the engine must be told that this choice is over."""
-        update = self.answer.accept(token, at_s)
+        update = self.answer.accept(token, at_s, done)
         if update is None:
             return False
         if self._stream:
@@ -158,6 +158,8 @@ class WorkerService:
         self.on_idle: Callable[[], None] | None = None
         """Called when the last answer has ended while draining."""
         self._max_queue = max_queue
+        self._done = NOTHING_DONE
+        """What the engine had run before the step that is reported next."""
         self._queued = dict.fromkeys(CLASSES, 0)
         self._live: dict[str, LiveAnswer] = {}  # by engine request id
         self._event_loop = asyncio.get_running_loop()
@@ -306,7 +308,7 @@ class WorkerService:
         for request_id in report.result.admitted:
             if (live := self._live.get(request_id)) is not None:
                 own = live.answer.plan.terms.priority
-                self._queued[own] -= live.answer.admit(request_id, report.started_s)
+                self._queued[own] -= live.answer.admit(request_id, report.started_s, self._done)
         touched: dict[int, LiveAnswer] = {}
         for expired in report.result.expired:
             if (live := self._live.get(expired.request_id)) is not None:
@@ -319,7 +321,7 @@ class WorkerService:
         for token in report.result.emitted:
             if (live := self._live.get(token.request_id)) is None:
                 continue
-            if live.accept(token, report.ended_s):
+            if live.accept(token, report.ended_s, report.done):
                 over.append(token.request_id)
             touched[id(live)] = live
         for request_id, error in report.result.failed:
@@ -327,6 +329,7 @@ class WorkerService:
                 live.fail(error)
             else:
                 self._texts.drop(request_id, error)
+        self._done = report.done
         if over:
             self._engine.cancel(over)
         for live in touched.values():

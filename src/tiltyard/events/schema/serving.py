@@ -92,6 +92,19 @@ class ChoiceOutcome(Frozen):
     """Functions that it called, in order."""
 
 
+class StepWork(Frozen):
+    """What the engine ran, for all requests together, in the steps of one phase of an answer; `tiltyard plan` reads it."""
+
+    steps: int
+    """Steps."""
+    prompt_tokens: int
+    """Tokens of prompts."""
+    answer_tokens: int
+    """Rows of answers, guesses included."""
+    context_tokens: int
+    """Positions before each row, added up."""
+
+
 class GenerationFinished(EventData):
     """Written by the gateway, once for each request that reached a worker, however it ended."""
 
@@ -177,6 +190,10 @@ class GenerationFinished(EventData):
     """From arrival at the gateway to the first token."""
     total_ms: float
     """From arrival at the gateway to the end."""
+    prefill_work: StepWork | None = None
+    """What the worker's engine ran in `prefill_ms`; `None`: it does not say, as `decode_work`."""
+    decode_work: StepWork | None = None
+    """What it ran in `decode_ms`."""
     peak_kv_blocks: int | None = None
     """Most KV blocks held at once."""
     drafted_tokens: int | None = None

@@ -14,6 +14,7 @@ from tiltyard.errors import TiltyardError
 from tiltyard.identity.canonical import Json
 from tiltyard.ops.load.samples import Sample
 from tiltyard.wire.sse import SseParser
+from tiltyard.wire.terms import HEADER_CLASS, ServiceClass
 
 Clock = Callable[[], float]
 Endpoint = Literal["chat", "completions"]
@@ -92,6 +93,7 @@ class Asking:
         prompt_tokens: int,
         session: str = "",
         turn: int = 0,
+        service_class: ServiceClass | None = None,
     ) -> Answered:
         """Send one; never raises for what the server does: a failure is a sample with the kind of its error.
 
@@ -102,7 +104,10 @@ class Asking:
         sent, error = self._clock() - began, ""
         try:
             async with self._http.stream(
-                "POST", self.target.url + PATHS[self.target.endpoint], content=body
+                "POST",
+                self.target.url + PATHS[self.target.endpoint],
+                content=body,
+                headers=None if service_class is None else {HEADER_CLASS: service_class},
             ) as response:
                 if response.status_code != 200:
                     error = _refusal(response.status_code, await response.aread())

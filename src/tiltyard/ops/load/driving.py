@@ -103,6 +103,7 @@ class Driver:
                 prompt_tokens=ask.prompt_tokens,
                 session=ask.session,
                 turn=ask.turn,
+                service_class=ask.service_class,
             )
         except asyncio.CancelledError:
             self._keep(

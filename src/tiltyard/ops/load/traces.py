@@ -1,4 +1,4 @@
-"""Recorded traffic: Azure's CSV, Mooncake's JSON lines and ServeGen's folders.
+"""Recorded traffic: Azure's CSV, Mooncake's JSON lines (and our own, `logged.py`) and ServeGen's folders.
 
 `TraceFile.read` tells them apart by their content. Only arrivals, lengths and shared beginnings are read, never words.
 """
@@ -11,18 +11,21 @@ import hashlib
 import itertools
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import cast, get_args
 
 import orjson
 
 from tiltyard.errors import InvalidRequest, NotFound
 from tiltyard.ops.load.traffic import Ask
+from tiltyard.wire.terms import ServiceClass
 
 MOONCAKE_BLOCK = 512
 """Tokens of a block of Mooncake's `hash_ids` (FAST25-release/README)."""
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+CLASSES = get_args(ServiceClass)
 SERVEGEN_S = 600.0
 """Seconds of a line of ServeGen's rate series."""
 
@@ -64,9 +67,7 @@ def read_trace(path: Path, *, count: int | None = None, seed: int = 0) -> Trace:
 
 def _from_zero(asks: list[Ask]) -> list[Ask]:
     first = min(ask.at_s or 0.0 for ask in asks)
-    moved = [
-        Ask(a.prompt_tokens, a.answer_tokens, (a.at_s or 0.0) - first, a.blocks, a.block_tokens) for a in asks
-    ]
+    moved = [replace(ask, at_s=(ask.at_s or 0.0) - first) for ask in asks]
     return sorted(moved, key=lambda ask: ask.at_s or 0.0)
 
 
@@ -99,7 +100,9 @@ def _mooncake(path: Path, text: str) -> Iterator[Ask]:
                 max(1, int(row["output_length"])),
                 float(row["timestamp"]) / 1000,
                 tuple(int(name) for name in row.get("hash_ids", ())),
-                MOONCAKE_BLOCK if row.get("hash_ids") else 0,
+                max(1, int(row.get("block_tokens", MOONCAKE_BLOCK))) if row.get("hash_ids") else 0,
+                tenant=str(row.get("tenant", "")),
+                service_class=_class(row.get("class")),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidRequest(
@@ -107,6 +110,14 @@ def _mooncake(path: Path, text: str) -> Iterator[Ask]:
                 "input_length and output_length",
                 param="trace",
             ) from error
+
+
+def _class(name: object) -> ServiceClass | None:
+    if name is None:
+        return None
+    if name not in CLASSES:
+        raise ValueError(f"class is {name!r}; it is one of {', '.join(CLASSES)}")
+    return cast("ServiceClass", name)
 
 
 def _servegen(folder: Path, count: int | None, seed: int) -> Trace:

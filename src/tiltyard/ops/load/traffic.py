@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tiltyard.errors import InvalidRequest
+from tiltyard.wire.terms import ServiceClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,10 @@ class Ask:
     turn: int = 0
     think_s: float = 0.0
     """Seconds between the answer before it, in its conversation, and itself."""
+    tenant: str = ""
+    """Who asks, in traffic that says so; a load is sent with one key, a plan keeps tenants apart."""
+    service_class: ServiceClass | None = None
+    """How urgent it is, in traffic that says so: sent as `x-tiltyard-class`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,11 @@ class Scaling:
 
     def of(self, asks: Sequence[Ask]) -> list[Ask]:
         """Scale requests."""
-        return [self._one(ask) for ask in asks]
+        return list(self.each(asks))
+
+    def each(self, asks: Iterable[Ask]) -> Iterator[Ask]:
+        """Scale requests one by one."""
+        return map(self._one, asks)
 
     def _one(self, ask: Ask) -> Ask:
         prompt = max(1, round(ask.prompt_tokens * self.tokens * self.prompts))
