@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
+from typing import Literal
 
 from tiltyard.arena.importing.run import import_votes
 from tiltyard.arena.importing.terms import Terms
@@ -207,3 +208,43 @@ def bytes_in(directory: Path) -> dict[str, bytes]:
         for path in sorted(directory.rglob("*"))
         if path.is_file()
     }
+
+
+def asked(
+    log: EventLog,
+    number: int,
+    subject: str,
+    *said: str,
+    tenant: str = "acme",
+    shadow_of: str | None = None,
+    endpoint: Literal["chat.completions", "completions"] = "chat.completions",
+) -> str:
+    """A request of a tenant whose words are those of `subject`, answered "Ask ann@example.com."; its generation."""
+    generation = f"gen_{number:032x}"
+    messages = [{"role": "user", "content": one} for one in said]
+    prompt = log.content(subject, json.dumps({"messages": messages}).encode())
+    answer = {"choices": [{"index": 0, "text": "Ask ann@example.com."}]}
+    response = log.content(subject, json.dumps(answer).encode())
+    done = GenerationFinished(
+        generation=generation,
+        endpoint=endpoint,
+        behaviour=PLUM,
+        deployment=QUINCE,
+        alias="chat",
+        identity="plum",
+        worker="w",
+        prompt=prompt.ref,
+        response=response.ref,
+        prompt_token_digest=None,
+        sampling=DefaultSampling(),
+        seed=1,
+        stream=True,
+        choices=(),
+        prompt_tokens=1,
+        cached_tokens=0,
+        completion_tokens=1,
+        total_ms=1.0,
+        shadow_of=shadow_of,
+    )
+    log.append_blocking(done, subject=generation, source=SOURCE, tenant=tenant, contents=[prompt, response])
+    return generation

@@ -15,7 +15,7 @@ from tiltyard.governance.datasets.columns import Column
 from tiltyard.governance.datasets.files import PATHS, features
 from tiltyard.governance.datasets.languages import language_name
 from tiltyard.governance.datasets.manifest import Manifest
-from tiltyard.governance.datasets.plan import ARENA, Form
+from tiltyard.governance.datasets.plan import ARENA, TENANT, Form
 from tiltyard.identity.canonical import Json
 from tiltyard.rating.language import UNDECIDED
 from tiltyard.wire.escaping import for_markdown, one_line
@@ -137,9 +137,9 @@ def _front_matter(manifest: Manifest) -> dict[str, Json]:
         "annotations_creators": ["crowdsourced"],
         "language_creators": ["crowdsourced", "machine-generated"],
         "source_datasets": ["original"]
-        if all(source.source == ARENA for source in manifest.sources)
+        if all(source.source == ARENA or source.source.startswith(TENANT) for source in manifest.sources)
         else ["extended"],
-        "tags": ["tiltyard", "human-feedback", manifest.layout],
+        "tags": ["tiltyard", *(["human-feedback"] if _did(manifest) != "asked" else []), manifest.layout],
         "configs": [{"config_name": "default", "data_files": [{"split": "train", "path": PATHS[form]}]}],
         "dataset_info": {"config_name": "default", "features": features(columns)},
     }
@@ -175,6 +175,8 @@ def _collection(manifest: Manifest) -> str:
     interface = words.interface or (
         "the arena of tiltyard: a person writes, two models answer side by side without their names, the person votes"
         if any(source.source == ARENA for source in manifest.sources)
+        else "requests to the API of tiltyard"
+        if _did(manifest) == "asked"
         else "not said by whoever released this"
     )
     lines.append(f"- **Interface:** {for_markdown(' '.join(interface.split()))}.")
@@ -187,7 +189,11 @@ def _collection(manifest: Manifest) -> str:
 
 def _filters(manifest: Manifest) -> str:
     where = manifest.plan.where
-    said = [f"votes: {where.votes}" + (f" (`{manifest.ruleset}`)" if where.votes == "counting" else "")]
+    said = []
+    if voted := _did(manifest) != "asked":
+        said.append(
+            f"votes: {where.votes}" + (f" (`{manifest.ruleset}`)" if where.votes == "counting" else "")
+        )
     for name, values in (
         ("languages", where.languages),
         ("models", where.models),
@@ -198,14 +204,15 @@ def _filters(manifest: Manifest) -> str:
     for name in ("since", "until", "turns_at_least", "turns_at_most"):
         if (value := getattr(where, name)) is not None:
             said.append(f"{name}: {value}")
-    said.append("names hidden from the voter" if where.names_hidden else "names hidden or not")
+    if voted:
+        said.append("names hidden from the voter" if where.names_hidden else "names hidden or not")
     if (terms := manifest.plan.duplicates) is not None:
         said.append(f"at most {terms.keep} of the same {terms.by}")
     if (drawn := manifest.plan.sample) is not None:
         size = f"{drawn.rows:,} rows" if drawn.rows is not None else f"{drawn.each:,} of each stratum"
         strata = f" by {', '.join(drawn.by)}" if drawn.by else ""
         said.append(f"sample of {size}{strata}, seed {drawn.seed}")
-    return "; ".join(said) + "."
+    return "; ".join(said or ["none"]) + "."
 
 
 def _left_out(manifest: Manifest) -> str:
@@ -249,11 +256,23 @@ def _models(manifest: Manifest) -> str:
     return table + (f"\n\nand {rest:,} more." if rest > 0 else "")
 
 
+def _when(manifest: Manifest) -> str:
+    """A tenant's own terms say whether its words are redacted before they are stored."""
+    if any(source.source.startswith(TENANT) for source in manifest.sources):
+        return "For this release"
+    return "Before it was stored and again for this release"
+
+
+def _did(manifest: Manifest) -> str:
+    asked = [source.source.startswith(TENANT) for source in manifest.sources]
+    return "asked" if all(asked) else "voted or asked" if any(asked) else "voted"
+
+
 def _people(manifest: Manifest) -> str:
     said = [
-        f"{manifest.people:,} people voted in these rows"
+        f"{manifest.people:,} people {_did(manifest)} in these rows"
         + (
-            f"; of {manifest.rows_of_nobody_known:,} rows nobody knows who voted."
+            f"; of {manifest.rows_of_nobody_known:,} rows nobody knows who {_did(manifest)}."
             if manifest.rows_of_nobody_known
             else "."
         )
@@ -261,7 +280,7 @@ def _people(manifest: Manifest) -> str:
     found = manifest.redacted.found
     replaced = ", ".join(f"{count:,} {_KINDS.get(kind, kind)}" for kind, count in found.items())
     said.append(
-        f"Before it was stored and again for this release, what names or unlocks a person was replaced by placeholders such as `[EMAIL_1]`: "
+        f"{_when(manifest)}, what names or unlocks a person was replaced by placeholders such as `[EMAIL_1]`: "
         f"{manifest.redacted.rows:,} rows have some; found this time: {replaced or 'nothing'}."
         if manifest.plan.words
         else "It holds no words of people."
@@ -289,8 +308,11 @@ def _limits(manifest: Manifest) -> Iterable[str]:
             "Redaction finds formats: names without a model, street addresses and whatever people tell of themselves in words stay. "
             "k-anonymity is about columns, not about texts."
         )
-    yield "Whoever writes to an arena is no sample of anybody; prompts lean towards tests of models, English and code."
-    yield "A vote says what one person preferred, not what is true."
+    if any(source.source.startswith(TENANT) for source in manifest.sources):
+        yield "Each request is a row with its whole history, so the turns of one conversation of a tenant are several rows; a program may have written them."
+    if _did(manifest) != "asked":
+        yield "Whoever writes to an arena is no sample of anybody; prompts lean towards tests of models, English and code."
+        yield "A vote says what one person preferred, not what is true."
     if manifest.plan.words:
         yield "Answers are those of machines and may be wrong or offensive. No moderation was run; nothing was removed for its content."
         yield "Texts are as people and models wrote them: treat them as untrusted wherever markup, formulas or control characters mean something."

@@ -26,14 +26,16 @@ _LANGUAGE: Final = (
     Column("language_tag", "text", "The same as a BCP 47 tag; `und`: nobody could tell"),
 )
 _TIME: Final = Column(
-    "tstamp", "real", "When the vote was cast, in seconds since 1970, rounded down as the card says"
+    "tstamp",
+    "real",
+    "When the vote was cast or the request was answered, in seconds since 1970, rounded down as the card says",
 )
 _REDACTED: Final = Column(
     "redacted", "truth", "Whether something that names or unlocks a person was replaced"
 )
 _CATEGORY: Final = Column("category", "text", "Kind of work that the first message asks for")
 _VOTER: Final = Column(
-    "judge", "text", "Pseudonym of the voter, in this release only; null where nobody is known"
+    "judge", "text", "Pseudonym of whoever voted or asked, in this release only; null where nobody is known"
 )
 
 _LAYOUTS: Final[dict[Layout, tuple[Column, ...]]] = {

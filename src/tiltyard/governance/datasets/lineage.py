@@ -22,6 +22,7 @@ from tiltyard.events.schema import (
 from tiltyard.governance.datasets.verification import releases_of, revoked_rows, rows_of
 
 BATTLE: Final = "bat_"
+GENERATION: Final = "gen_"
 
 
 class Use(NamedTuple):
@@ -46,7 +47,7 @@ class Origins:
 
     release: DatasetReleased
     origins: dict[str, int]
-    """Rows by source: `arena`, or the id of an import."""
+    """Rows by source: `arena`, `requests` of tenants, or the id of an import."""
     answered: dict[str, int]
     """Generations by the identity that made them; none for imports."""
     uses: tuple[Use, ...]
@@ -158,7 +159,9 @@ def _sets_with(log: EventLog, person: str) -> list[Use]:
 
 
 def _source(origin: str) -> str:
-    return "arena" if origin.startswith(BATTLE) else origin.partition(":")[0]
+    if origin.startswith(BATTLE):
+        return "arena"
+    return "requests" if origin.startswith(GENERATION) else origin.partition(":")[0]
 
 
 class Due(NamedTuple):

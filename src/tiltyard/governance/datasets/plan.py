@@ -22,6 +22,7 @@ from tiltyard.wire.yaml_text import parse_yaml, read_yaml
 
 ARENA: Final = "arena"
 IMPORT: Final = "import/"
+TENANT: Final = "tenant/"
 
 Stratum: TypeAlias = Literal["language", "models", "winner", "category", "source"]
 Quasi: TypeAlias = Literal["time", "language", "turns", "category"]
@@ -34,10 +35,12 @@ _Words = Annotated[str, StringConstraints(max_length=8000)]
 
 
 def _source(value: str) -> str:
-    if value != ARENA and not (value.startswith(IMPORT) and len(value) > len(IMPORT)):
+    if value == f"{TENANT}{ARENA}":
+        raise ValueError("voters of the arena are the source arena")
+    if value != ARENA and not any(value.startswith(kind) and value != kind for kind in (IMPORT, TENANT)):
         raise ValueError(
             f"{value[:80]!r} is no source; write arena, or import/ and the name of a source that "
-            "`tiltyard votes list` shows"
+            "`tiltyard votes list` shows, or tenant/ and the name of a tenant"
         )
     return value
 
@@ -157,7 +160,7 @@ class Plan(Part):
     """SPDX id under which it is given out."""
     layout: Layout
     sources: tuple[Source, ...] = Field(min_length=1)
-    """`arena`, `import/NAME`."""
+    """`arena`, `import/NAME`, `tenant/NAME`."""
     purpose: Literal["publish", "train"] = "publish"
     """What the words are wanted for: people's consent and a source's terms must allow it. `train` is for models of this house: such
     a release is to be shown to nobody else."""
@@ -180,6 +183,10 @@ class Plan(Part):
         for what, values in (("sources", self.sources), ("files", self.files)):
             if len(set(values)) != len(values):
                 raise ValueError(f"{what} names one twice")
+        if self.layout != "conversations" and any(source.startswith(TENANT) for source in self.sources):
+            raise ValueError(
+                f"nobody voted on what a tenant asked, so {self.layout} cannot be made of it; write conversations"
+            )
         if not self.words and self.layout != "preferences":
             raise ValueError(f"words: false leaves nothing of the layout {self.layout}; write preferences")
         if not self.words and self.duplicates is not None:

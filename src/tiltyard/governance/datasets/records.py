@@ -1,4 +1,4 @@
-"""What a release is made of: battles with their votes, from the arena and from imports, in the order of the log."""
+"""What a release is made of, in the order of the log: battles with their votes, from the arena and from imports; what tenants asked."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import orjson
 from tiltyard.errors import ContentMissing, InvalidRequest
 from tiltyard.events.imported import ImportedVoteRow, ImportRow
 from tiltyard.events.log import EventLog
+from tiltyard.events.permissions import HOUSE
 from tiltyard.events.schema import (
     BattleOpened,
     Choice,
+    GenerationFinished,
     IdentityRegistered,
     VoteCast,
     VoteImportFinished,
@@ -21,19 +23,19 @@ from tiltyard.events.schema import (
     VoteWithdrawn,
 )
 from tiltyard.events.spoken import spoken
-from tiltyard.governance.datasets.plan import ARENA, IMPORT, Plan
+from tiltyard.governance.datasets.plan import ARENA, IMPORT, TENANT, Plan
 from tiltyard.governance.datasets.words import Words
 from tiltyard.rating.rated_models import rated_models
 
 Messages: TypeAlias = list[dict[str, str]]
-Conversations: TypeAlias = tuple[Messages, Messages]
+Conversations: TypeAlias = tuple[Messages, ...]
 Exclusions: TypeAlias = Callable[[int], Mapping[str, str]]
 """Given a log position, which battles do not count under the ruleset in force, and why (`arena/recorded_votes.py`)."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """One battle and its vote."""
+    """One battle and its vote, with two sides; or one answered request of a tenant, with one side and no vote."""
 
     origin: str
     source: str
@@ -41,12 +43,12 @@ class Record:
     subjects: tuple[str, ...]
     """Whose words or choice it holds."""
     person: str | None
-    """Who voted; `None` where nobody knows."""
-    models: tuple[str, str]
-    behaviours: tuple[str | None, str | None]
-    generations: tuple[tuple[str, ...], tuple[str, ...]]
+    """Who voted or asked; `None` where nobody knows."""
+    models: tuple[str, ...]
+    behaviours: tuple[str | None, ...]
+    generations: tuple[tuple[str, ...], ...]
     """Of either side, a turn each; empty for imports."""
-    choice: Choice
+    choice: Choice | None
     time_us: int | None
     turns: int | None
     names_hidden: bool
@@ -54,7 +56,7 @@ class Record:
     """Why the vote does not count, if it does not."""
     traits: Mapping[str, bool | float | str] = field(default_factory=dict)
     read: Callable[[Words], Conversations] | None = None
-    """Reads both conversations; raises `ContentMissing`. `None`: none were kept."""
+    """Reads the conversation of each side; raises `ContentMissing`. `None`: none were kept."""
 
 
 class SourceNote(NamedTuple):
@@ -86,7 +88,7 @@ class Records:
         """Return what is known of each source."""
         return tuple(
             SourceNote(source, self._plan.licence)
-            if source == ARENA
+            if source == ARENA or source.startswith(TENANT)
             else SourceNote(
                 source,
                 " AND ".join(sorted({one.licence for one in self._imports[source]})),
@@ -99,16 +101,51 @@ class Records:
     def total(self) -> int:
         """Return about how many records there will be, for progress."""
         arena = len(self._log.votes()) if ARENA in self._plan.sources else 0
-        return arena + sum(one.votes or 0 for found in self._imports.values() for one in found)
+        asked = sum(
+            1 for source in self._plan.sources if source.startswith(TENANT) for _ in self._asked_by(source)
+        )
+        return arena + asked + sum(one.votes or 0 for found in self._imports.values() for one in found)
 
     def __iter__(self) -> Iterator[Record]:
         for source in self._plan.sources:
             if source == ARENA:
                 yield from self._arena()
+            elif source.startswith(TENANT):
+                yield from self._asked_by(source)
             else:
                 for one in self._imports[source]:
                     for vote in self._log.imported_votes(one.import_id):
                         yield _imported(source, one, vote)
+
+    def _asked_by(self, source: str) -> Iterator[Record]:
+        """Each request of a tenant that was answered, history and all; completions are texts and no conversations."""
+        tenant, log = source.removeprefix(TENANT), self._log
+        for event in log.read(types=(GenerationFinished,)):
+            if event.sequence > self._position:
+                break
+            done = event.data
+            if not isinstance(done, GenerationFinished) or event.tenant != tenant:
+                continue
+            if done.error is not None or done.shadow_of is not None:
+                continue
+            subject = tenant if done.prompt is None else done.prompt.subject
+            if subject in HOUSE or subject.startswith(f"{ARENA}:"):  # without keys these have the same tenant
+                continue
+            talked = done.prompt is not None and done.endpoint != "completions"
+            yield Record(
+                origin=done.generation,
+                source=source,
+                subjects=(subject,),
+                person=None if subject == tenant else subject,
+                models=(done.identity,),
+                behaviours=(done.behaviour,),
+                generations=((done.generation,),),
+                choice=None,
+                time_us=event.time_us,
+                turns=None,
+                names_hidden=True,  # no vote that a name could have swayed
+                read=_talk(log, done.generation) if talked else None,
+            )
 
     def _arena(self) -> Iterator[Record]:
         log, position = self._log, self._position
@@ -221,3 +258,7 @@ def _reader(log: EventLog, vote: VoteCast) -> Callable[[Words], Conversations] |
         )
 
     return read
+
+
+def _talk(log: EventLog, generation: str) -> Callable[[Words], Conversations]:
+    return lambda words: (spoken(log, words.read, generation),)

@@ -97,9 +97,8 @@ def prepare(
     found: Counter[str] = Counter()
     if conversations is not None:
         redactor = Redactor(search=search)
-        conversations = (
-            [_redacted(message, redactor, found) for message in conversations[0]],
-            [_redacted(message, redactor, found) for message in conversations[1]],
+        conversations = tuple(
+            [_redacted(message, redactor, found) for message in side] for side in conversations
         )
     asked = [] if conversations is None else _asked(conversations[0])
     turns = record.turns if record.turns is not None else max(len(asked), 1)
@@ -121,11 +120,11 @@ def prepare(
     sides = list(zip(record.behaviours, record.generations, strict=True))
     row: dict[str, Json]
     made: list[tuple[str, dict[str, Json], list[tuple[str | None, tuple[str, ...]]], str]] = []
-    winner = WINNERS[record.choice]
+    winner = "" if record.choice is None else WINNERS[record.choice]
     match plan.layout:
         case "conversations":
             for side, model, words, answered in zip(
-                "ab", record.models, conversations or ([], []), sides, strict=True
+                "ab"[: len(sides)], record.models, conversations or ([],) * len(sides), sides, strict=True
             ):
                 row = {"model": model, "conversation": words, "openai_moderation": []}
                 made.append((f"\n{side}", row, [answered], model))
@@ -204,7 +203,9 @@ def _asked(messages: Messages) -> list[str]:
     return [message["content"] for message in messages if message["role"] == "user"]
 
 
-def _pair(conversations: Conversations | None, choice: Choice) -> tuple[Messages, Messages, Messages] | None:
+def _pair(
+    conversations: Conversations | None, choice: Choice | None
+) -> tuple[Messages, Messages, Messages] | None:
     """What both sides share, and one answer of each; `None` where they had different histories."""
     if conversations is None:
         return None
