@@ -147,5 +147,5 @@ def test_erased_words_close_the_battle() -> None:
         lambda: erased.check_next_turn(Limits()),
         lambda: erased.check_regenerate(Limits()),
     ):
-        with pytest.raises(ContentMissing, match="erased"):
+        with pytest.raises(ContentMissing, match="are gone or may no longer be read"):
             check()

@@ -68,7 +68,7 @@ def test_a_battle_with_erased_words_is_closed(open_yard: Callable[..., Yard], lo
         visitor.cookies.update(cookies)
         page = visitor.get(f"/battles/{battle}")
         assert page.status_code == 200
-        assert "The words were erased." in page.text
+        assert "The words can no longer be shown." in page.text
         assert "A secret?" not in page.text
         assert vote(visitor, battle, token).status_code == 410
 
@@ -87,8 +87,8 @@ def test_words_that_another_process_erases_are_gone_from_a_battle_in_memory(
         with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as another:
             another.erase_subject(opened.data.voter)
         page = visitor.get(f"/battles/{battle}").text
-        assert "The words were erased." in page
-        assert "The words of this battle were erased, so it is closed." in page
+        assert "The words can no longer be shown." in page
+        assert "The words of this battle are gone or may no longer be read, so it is closed." in page
         assert "secret" not in page + listen(visitor, battle).raw
         assert "Regenerate" not in page
         assert vote(visitor, battle, token).status_code == 410

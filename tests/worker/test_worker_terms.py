@@ -162,9 +162,7 @@ async def test_every_metric_of_ours_is_documented() -> None:
     documented = "".join(
         (docs / name).read_text(encoding="utf-8") for name in ("scheduling.md", "observability.md")
     )
-    assert {
-        name for name in names if f"`{name}" not in documented and not name.endswith("_created")
-    } == set()
+    assert {name for name in names if f"`{name}" not in documented and not name.endswith("_created")} == set()
     assert len(names) > 15
 
 

@@ -183,7 +183,7 @@ class Battle:
         """Raise `ContentMissing` once the voter's words were erased."""
         if self.erased:
             raise ContentMissing(
-                "the words of this battle were erased, so it is closed. Start a new round.",
+                "the words of this battle are gone or may no longer be read, so it is closed. Start a new round.",
                 code="content_erased",
             )
 

@@ -8,8 +8,10 @@ from typing import Final
 from tiltyard.governance.checksums import digits_of, luhn, mod97
 from tiltyard.governance.finding import Rule, words
 
+_BETWEEN: Final = r"(?:[ \t]{1,3}|[.-])"
 _CARD: Final = re.compile(
-    r"(?<![\w.-])(?:\d{4}[ -](?:\d[ -]?){8,14}|\d{8}[ -]\d{7}|\d{12,18})\d(?!\w|[-.]\d)", re.ASCII
+    rf"(?<![\w.-])(?:\d{{4}}{_BETWEEN}(?:\d{_BETWEEN}?){{8,14}}|\d{{8}}{_BETWEEN}\d{{7}}|\d{{12,18}})\d(?!\w|[-.]\d)",
+    re.ASCII,
 )
 _CARD_SAID: Final = re.compile(r"(?<![\w.-])(?:\d[ -]?){11,18}\d(?!\w|[-.]\d)", re.ASCII)
 _CARD_WORDS: Final = words(

@@ -44,7 +44,7 @@ def _words() -> dict[str, str]:
         "body_too_long": gettext("The message is too long. Shorten it."),
         "consent_needed": gettext("Please read what is stored and agree to it before your first question."),
         "content_erased": gettext(
-            "The words of this battle were erased, so it is closed. Start a new round."
+            "The words of this battle are gone or may no longer be read, so it is closed. Start a new round."
         ),
         "cross_site_request": gettext(
             "This request came from another site and was refused. Try again from the arena."
