@@ -104,8 +104,8 @@ def test_strangers_are_served_with_a_key_and_a_certificate_only(tmp_path: Path, 
     words = ("up", "--port", "0", "--host", "0.0.0.0", "--config", str(config))
     made = Tiltyard(tmp_path, "keys", "create", "--tenant", "acme", "--label", "the app")
     assert made.ended() == 0
-    secret = made.lines[-1]
-    assert re.fullmatch(r"sk-ty-p-[0-9a-f]{12}-[\w-]{43}", secret)
+    (secret,) = (line for line in made.lines if re.fullmatch(r"sk-ty-p-[0-9a-f]{12}-[\w-]{43}", line))
+    assert "from now on the API answers nobody without one" in made.lines[-1]
     key = "key_" + secret.split("-")[3]
     yard = Tiltyard(tmp_path, *words)
     try:
