@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -219,3 +222,49 @@ def test_retention_by_command_says_what_would_go_first(log: EventLog, tmp_path: 
     assert "contract 17" in listed
     shown = run.invoke(main, ["data", "consent", "show", "acme:bob", "--data", str(tmp_path)]).output
     assert "serve     1 days" in shown
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tiltyard.events.log import EventLog
+from tiltyard.governance.erasure import erase
+
+where, folder = sys.argv[1], Path(sys.argv[2])
+
+def die(*_: object, **__: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+with EventLog.open(folder / "log.db", keys=folder / "keys.db") as log:
+    if where == "before the tombstone":
+        EventLog.append_blocking = die
+    report = lambda line: die() if line == where else None
+    erase(log, "acme:bob", reason="asked", by="t", revocations=folder / "r", server_runs=False, report=report)
+"""
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "destroying keys",
+        "before the tombstone",
+        "waiting for the server to forget",
+        "looking through dataset releases",
+    ],
+)
+def test_an_erasure_that_was_killed_is_finished_by_asking_again(tmp_path: Path, where: str) -> None:
+    with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
+        ref = say(log, "acme:bob", "bat_1")
+    died = subprocess.run([sys.executable, "-c", KILLED, where, str(tmp_path)], check=False)
+    assert died.returncode == -signal.SIGKILL
+    with EventLog.open(tmp_path / "log.db", keys=tmp_path / "keys.db") as log:
+        if where != "destroying keys":
+            assert gone(log, ref) == "content_erased"  # nobody reads it again, finished or not
+        again = erase(log, "acme:bob", reason="asked", by="t", revocations=tmp_path / "r", server_runs=False)
+        assert is_receipt(again.receipt)
+        assert gone(log, ref) == "content_erased"
+        assert {event.subject for event in log.read(types=[SubjectErased])} == {"acme:bob"}
+        report = log.verify(check_contents=True)
+        assert (report.ok, report.contents_erased) == (True, 1)
+    for path in tmp_path.glob("log.db*"):
+        assert MARK not in path.read_bytes()
